@@ -1,0 +1,61 @@
+"""Tests one wheel on every Python from 3.11 that this machine has, each time in a virtual environment of its own."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSIONS = [f"3.{minor}" for minor in range(11, 16)]
+PROBE = (
+    "import ensurepip, sys, sysconfig, venv; assert not sysconfig.get_config_var('Py_GIL_DISABLED');"
+    "print(sys.executable, *sys.version_info[:2], sep='\\n')"
+)
+
+
+def candidates(version: str) -> Iterator[str]:
+    """What may be that Python: a name on PATH (perhaps a stub), and what is installed beside the running one."""
+    if (found := shutil.which(f"python{version}")) is not None:
+        yield found
+    yield from sorted(str(path) for path in Path(sys.base_prefix).parent.glob(f"*/bin/python{version}"))
+
+
+def find(version: str) -> str | None:
+    """The first that runs, is of that version, has the GIL (the wheel is abi3) and can make an environment."""
+    for candidate in candidates(version):
+        probe = subprocess.run([candidate, "-c", PROBE], capture_output=True, text=True)
+        if probe.returncode == 0:
+            executable, *numbers = probe.stdout.split("\n")[:3]
+            if ".".join(numbers) == version:
+                return executable
+    return None
+
+
+def run(*command: str | Path) -> str:
+    """The command's output; where it fails, all of it is printed and this process ends."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{done.stdout}\nfailed: {' '.join(map(str, command))}")
+    return done.stdout
+
+
+def main(wheel: str) -> None:
+    """Prints one line for each version."""
+    for version in VERSIONS:
+        base = find(version)
+        if base is None:
+            print(f"Python {version}: not on this machine", flush=True)
+            continue
+        home = Path("build/wheel-tests", version)
+        python = home / "bin" / "python"
+        if not (home / ".ready").exists():
+            run(base, "-m", "venv", "--clear", home)
+            run(python, "-m", "pip", "install", "--quiet", "pip>=25.1")
+            run(python, "-m", "pip", "install", "--quiet", "--group", "oldest")
+            (home / ".ready").touch()
+        run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
+        output = run(python, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider", "-m", "not slow")
+        print(f"Python {version}, release wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)
+
+
+main(sys.argv[1])

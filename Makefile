@@ -1,0 +1,97 @@
+# demo [DIR=project]  the main job, on this repository or on another project
+# test                everything that must pass; what CI runs
+# check               the quick form, for every change
+# lint format dev bench clean
+#
+# Needs git, make, Python >= 3.11 and a Rust toolchain. The rest goes into .venv (development build and tools),
+# .venv-release (the release wheel: demo and bench), build and target; `make clean` removes all of it.
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: demo test check lint format dev bench clean
+
+DIR ?= .
+
+# A name on PATH proves nothing, since version managers leave stubs: take the first Python that runs and can make a
+# virtual environment.
+PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$name -c 'import ensurepip, sys, venv; assert sys.version_info >= (3, 11); print(sys.executable)' 2>/dev/null && break; \
+	done)
+
+# Where HOME has no rustup, as in a clean room, the toolchains beside the cargo on PATH are meant.
+ifeq ($(RUSTUP_HOME)$(wildcard $(HOME)/.rustup),)
+rustup := $(wildcard $(dir $(shell command -v cargo))../../.rustup)
+ifneq ($(rustup),)
+export RUSTUP_HOME := $(abspath $(rustup))
+endif
+endif
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
+
+bin := .venv/bin
+crate := Cargo.toml Cargo.lock $(shell find src -type f)
+package := pyproject.toml README.md LICENSE $(wildcard python/kgent_tools/*.py python/kgent_tools/*.pyi)
+
+demo: .venv-release/.installed
+	.venv-release/bin/python examples/demo.py "$(DIR)"
+
+test: lint build/wheel/.built
+	cargo test --locked
+	$(bin)/python .ci/wheel.py build/wheel/*.whl
+	$(bin)/python -m pytest
+
+check: .venv/.built
+	cargo fmt --check
+	$(bin)/ruff format --check --quiet
+	$(bin)/ruff check --quiet
+	cargo clippy --quiet --all-targets --all-features -- -D warnings
+	cargo test --quiet
+	$(bin)/python -m pytest --quiet -m "not slow"
+
+lint: .venv/.built
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+	$(bin)/ruff format --check
+	$(bin)/ruff check
+	$(bin)/basedpyright --warnings
+	$(bin)/mypy
+	$(bin)/python -m mypy.stubtest --mypy-config-file pyproject.toml kgent_tools
+
+format: .venv/.tools
+	cargo fmt
+	$(bin)/ruff format
+	$(bin)/ruff check --fix
+
+dev: .venv/.built
+
+bench: .venv-release/.installed
+	.venv-release/bin/python benches/bench.py
+
+clean:
+	rm -rf .venv .venv-release build target python/kgent_tools/_core*.so
+
+.venv/bin/python .venv-release/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 with the venv module is needed; name it with PYTHON=..." >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(@D:/bin=)
+	$@ -m pip install --quiet "pip>=25.1" # the first that reads dependency groups
+
+.venv/.tools: pyproject.toml | .venv/bin/python
+	$(bin)/python -m pip install --quiet --group dev
+	touch $@
+
+.venv/.built: .venv/.tools $(crate) pyproject.toml
+	VIRTUAL_ENV=$(CURDIR)/.venv $(bin)/maturin develop --quiet
+	touch $@
+
+build/wheel/.built: .venv/.tools $(crate) $(package)
+	rm -rf build/wheel
+	$(bin)/maturin build --quiet --release --locked --out build/wheel
+	touch $@
+
+.venv-release/.installed: build/wheel/.built | .venv-release/bin/python
+	.venv-release/bin/python -m pip install --quiet --group demo
+	.venv-release/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/*.whl
+	touch $@

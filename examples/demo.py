@@ -1,0 +1,98 @@
+"""A real agent with governed tools on a real project: `make demo`, or `make demo DIR=/some/project`.
+
+The model is a script, so it needs no key and no network; everything else is what it would be with a model: the agent,
+the toolset, the sandbox, the policy, the records. The project is only read. Runs go to `build/runs`.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from kgent_tools import EffectivePermissionPolicy, RunContext, ToolsConfig, build_toolsets
+from kgent_tools.pydantic_adapter import KgentToolset
+
+RUNS = Path(__file__).parent.parent / "build" / "runs"
+CONFIG = ToolsConfig.from_dict(
+    {
+        "permissions": {"rules": [{"action": "edit", "resource": "private/**", "effect": "deny"}]},
+        "limits": {"max_output_bytes": 8192},  # low, so that a small project has a large output too
+    }
+)
+
+Call = tuple[str, dict[str, object]]
+Turn = Iterator[list[Call]]
+
+
+def script(answers: list[str]) -> Turn:
+    """What the model asks for, turn by turn; `answers` holds what it got for the last turn."""
+    yield [("list_files", {}), ("grep_files", {"pattern": r"TODO|FIXME", "output": "count"})]
+    listing, todos = answers
+    readme = re.search(r"^\S*README\S*", listing, re.MULTILINE)
+    first = readme or re.search(r"^\S+\.\w+", listing, re.MULTILINE)
+    name = first.group() if first else "README.md"
+
+    yield [("read_file", {"path": name, "limit": 20})]
+    beginning = answers[0]
+
+    yield [("read_file", {"path": "../../../../../../etc/passwd"})]
+    outside = answers[0]
+
+    yield [("write_file", {"path": "private/notes.md", "content": "mine"})]
+    denied = answers[0]
+
+    yield [("grep_files", {"pattern": r"\w+", "output": "content"})]
+    large = answers[0]
+    rest = ""
+    if notice := re.search(r'read_file\(path="(artifacts/.+?)", offset=(\d+)\)', large):
+        yield [("read_file", {"path": notice.group(1), "offset": int(notice.group(2))})]
+        rest = answers[0]
+
+    report = [
+        f"# Report on {name}",
+        f"- The project's first folder has {len(listing.splitlines())} entries.",
+        f"- Lines that are still to do: {todos.splitlines()[0]}",
+        f"- `{name}` begins: {beginning.splitlines()[0].strip()}",
+        f"- A file outside the project was refused: {outside}",
+        f"- A file that the policy protects was refused: {denied}",
+        f"- A large output showed {len(large)} characters; {len(rest)} more were read on from its artifact.",
+    ]
+    yield [("write_file", {"path": "deliverables/report.md", "content": "\n".join(report) + "\n"})]
+
+
+def scripted_model() -> FunctionModel:
+    """A model that follows `script`, then says so."""
+    answers: list[str] = []
+    turns = script(answers)
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        answers[:] = [part.model_response_str() for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+        calls = next(turns, None)
+        if calls is None:
+            return ModelResponse(parts=[TextPart("The report is in deliverables/report.md.")])
+        return ModelResponse(parts=[ToolCallPart(name, args) for name, args in calls])
+
+    return FunctionModel(respond)
+
+
+def main(project: str) -> None:
+    """Runs the agent, then prints what is on record."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    with RunContext.create(RUNS, workspace=project, config=CONFIG) as context:
+        policy = EffectivePermissionPolicy.merge(config=CONFIG, context=context)
+        toolset = KgentToolset(build_toolsets(context, policy=policy), context)
+        answer = Agent(scripted_model(), name="demo", toolsets=[toolset]).run_sync("Report on this project.").output
+
+        print(f"{'tool':<12} {'status':<10} {'duration':>10}  summary")
+        for record in context.records():
+            print(
+                f"{record['tool']:<12} {record['status']:<10} {record['duration_us'] / 1000:>7.2f} ms  {record['summary']}"
+            )
+        print(f"\n{answer}\nRun: {context.run_dir}\n")
+        print(Path(context.run_dir, "deliverables", "report.md").read_text(encoding="utf-8"))
+
+
+main(sys.argv[1] if len(sys.argv) > 1 else ".")

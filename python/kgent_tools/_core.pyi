@@ -1,0 +1,430 @@
+"""The compiled core. Every blocking call releases the GIL; every object is frozen and may be shared by threads."""
+
+import builtins
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, final
+
+__all__ = [
+    "CallContext",
+    "CallSandbox",
+    "ConfigError",
+    "EffectivePermissionPolicy",
+    "ErrorInfo",
+    "FileContent",
+    "KgentError",
+    "PermissionResult",
+    "PermissionRule",
+    "PolicyError",
+    "Registration",
+    "RegistrationError",
+    "RunContext",
+    "RunError",
+    "SandboxPath",
+    "TextContent",
+    "ToolDefinition",
+    "ToolHandler",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolSnapshot",
+    "ToolsConfig",
+    "__version__",
+    "build_toolsets",
+    "resolve_sandbox_path",
+]
+
+__version__: str
+
+_Json: TypeAlias = dict[str, Any]
+_Path: TypeAlias = str | PathLike[str]
+_Mode: TypeAlias = Literal["ro", "rw"]
+_Effect: TypeAlias = Literal["allow", "deny", "ask"]
+_Handler: TypeAlias = Callable[[Any, CallContext], ToolResult]
+
+class KgentError(Exception):
+    """A failure that the host must mend; the failure of a call is a `ToolResult` instead."""
+
+class ConfigError(KgentError):
+    """A configuration that cannot be used; the message names the key."""
+
+class RunError(KgentError):
+    """A run that cannot be made, opened or used."""
+
+class PolicyError(KgentError):
+    """A policy that cannot be built, or that was built for other mounts."""
+
+class RegistrationError(KgentError):
+    """A tool that cannot be registered, or used that way."""
+
+@final
+class TextContent:
+    """Text that the model reads."""
+
+    def __new__(cls, text: str) -> Self: ...
+    @property
+    def text(self) -> str: ...
+
+@final
+class FileContent:
+    """A file that the model reads, such as an image."""
+
+    def __new__(cls, media_type: str, data: bytes) -> Self: ...
+    @property
+    def media_type(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+
+@final
+class ErrorInfo:
+    """Why a call failed, in words for a model: with sandbox paths only."""
+
+    def __new__(cls, code: str, message: str, hint: str | None = None, details: _Json | None = None) -> Self: ...
+    @property
+    def code(self) -> str:
+        """One of the stable codes, such as `not_found`."""
+    @property
+    def message(self) -> str:
+        """What was wrong."""
+    @property
+    def hint(self) -> str | None:
+        """What to send instead."""
+    @property
+    def details(self) -> _Json | None:
+        """Facts for programs."""
+    @property
+    def mendable(self) -> bool:
+        """Whether other arguments could succeed."""
+
+@final
+class ToolResult:
+    """The answer to one call, the same for every tool and every caller."""
+
+    def __new__(
+        cls,
+        ok: bool,
+        summary: str,
+        data: _Json | None = None,
+        artifacts: Sequence[str] = (),
+        error: ErrorInfo | None = None,
+        content: Sequence[TextContent | FileContent] | None = None,
+    ) -> Self:
+        """Without `content` the model reads the summary, then the data as JSON."""
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def summary(self) -> str:
+        """One line of at most 200 characters, fit for a log."""
+    @property
+    def data(self) -> _Json | None:
+        """Facts for programs."""
+    @property
+    def artifacts(self) -> list[str]:
+        """The sandbox paths of stored large outputs."""
+    @property
+    def error(self) -> ErrorInfo | None:
+        """`None` exactly when `ok`."""
+    @property
+    def content(self) -> list[TextContent | FileContent]:
+        """What the model reads."""
+    def to_dict(self) -> _Json:
+        """Everything but `content`, ready for JSON."""
+
+@final
+class ToolsConfig:
+    """The host's configuration; an unknown key or a wrong type is a `ConfigError` that names the key."""
+
+    def __new__(cls) -> Self: ...
+    @staticmethod
+    def from_dict(value: _Json) -> ToolsConfig: ...
+    @staticmethod
+    def from_file(path: _Path) -> ToolsConfig:
+        """Reads TOML; the file is read-only for every tool."""
+    def to_dict(self) -> _Json: ...
+
+@final
+class SandboxPath:
+    """A path inside a mount, in the form that models read and write."""
+
+    @property
+    def mount(self) -> str: ...
+    @property
+    def name(self) -> str:
+        """The last component."""
+
+@final
+class PermissionRule:
+    """One rule: calls of `action` on `resource` have `effect`."""
+
+    def __new__(cls, action: str, resource: str, effect: _Effect) -> Self: ...
+    @property
+    def action(self) -> str:
+        """An action, a capability, or `*`."""
+    @property
+    def resource(self) -> str:
+        """A pattern over sandbox paths; `*` is every resource."""
+    @property
+    def effect(self) -> _Effect: ...
+
+@final
+class PermissionResult:
+    """What the policy says about one action on one resource, and which layer says it."""
+
+    @property
+    def allowed(self) -> bool: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def error(self) -> ErrorInfo | None: ...
+    @property
+    def effect(self) -> _Effect: ...
+    @property
+    def layer(self) -> str: ...
+    @property
+    def rule(self) -> str | None:
+        """The rule that spoke, with its layer."""
+    def __bool__(self) -> bool:
+        """Whether it is allowed."""
+
+@final
+class EffectivePermissionPolicy:
+    """What is left after four layers are merged over safe defaults: runtime, sandbox, config, skills."""
+
+    @staticmethod
+    def merge(
+        *,
+        config: ToolsConfig | _Json | None = None,
+        skills: Sequence[_Json] = ...,
+        runtime: Sequence[PermissionRule] = ...,
+        context: RunContext | None = None,
+    ) -> EffectivePermissionPolicy:
+        """A policy for the mounts of `context`, under its configuration where no other is given.
+
+        Args:
+            config: The configuration's layer.
+            skills: What loaded skills declare: dicts of `id` and `permissions`.
+            runtime: The host's own rules; a deny here always wins.
+            context: The run.
+        """
+    @property
+    def filesystem_read(self) -> bool: ...
+    @property
+    def filesystem_write(self) -> bool: ...
+    @property
+    def filesystem_delete(self) -> bool: ...
+    @property
+    def shell(self) -> bool: ...
+    @property
+    def network(self) -> bool: ...
+    @property
+    def memory_write(self) -> bool: ...
+    def effect(self, name: str) -> _Effect: ...
+    def check(self, action: str, resource: str) -> PermissionResult: ...
+    def explain(self) -> str:
+        """The policy as a table for people."""
+    @property
+    def warnings(self) -> list[str]:
+        """Rules that can never match, or never speak."""
+    def to_json(self) -> str: ...
+    @staticmethod
+    def from_json(text: str) -> EffectivePermissionPolicy: ...
+
+@final
+class RunContext:
+    """A run, in the host's hands: its mounts, recorders and limits. Used as a context manager it closes itself."""
+
+    @staticmethod
+    def create(
+        runs: _Path,
+        run_id: str | None = None,
+        *,
+        workspace: _Path | None = None,
+        mounts: dict[str, _Path | tuple[_Path, _Mode]] | None = None,
+        config: ToolsConfig | _Json | None = None,
+    ) -> RunContext:
+        """Makes `runs/<run_id>`; an id that exists is a `RunError`."""
+    @staticmethod
+    def open(
+        runs: _Path,
+        run_id: str,
+        *,
+        workspace: _Path | None = None,
+        mounts: dict[str, _Path | tuple[_Path, _Mode]] | None = None,
+        config: ToolsConfig | _Json | None = None,
+    ) -> RunContext:
+        """Joins a run; a call that a crash cut off is closed as `interrupted`."""
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def run_dir(self) -> Path:
+        """The run's directory on the host, for the host."""
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def config(self) -> ToolsConfig: ...
+    @property
+    def mounts(self) -> dict[str, _Mode]: ...
+    @property
+    def limits(self) -> dict[str, int | float]: ...
+    def guarantees(self) -> _Json:
+        """What the kernel and the file systems here guarantee."""
+    def for_call(
+        self,
+        *,
+        call_id: str | None = None,
+        conversation_id: str | None = None,
+        step: int | None = None,
+        agent: str | None = None,
+        trace: tuple[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> RunContext:
+        """The same run, with what belongs to one call and goes into its record; `trace` is a trace id and a span id."""
+    def cancel(self, call_id: str | None = None) -> None:
+        """Stops what is in flight, or just that call; later calls run."""
+    def records(self) -> Iterator[_Json]:
+        """The records of `logs/tools.jsonl`."""
+    def events(self) -> Iterator[_Json]:
+        """The events of `events.jsonl`."""
+
+@final
+class CallContext:
+    """What a handler gets: controlled doors, which close when the call has ended.
+
+    What a door refuses raises `ToolFailure`; a handler that lets it pass fails with that error.
+    """
+
+    @property
+    def id(self) -> str:
+        """Our id of the call, unique."""
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def call_id(self) -> str | None: ...
+    @property
+    def conversation_id(self) -> str | None: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def agent(self) -> str | None: ...
+    @property
+    def sandbox(self) -> CallSandbox: ...
+    @property
+    def deadline(self) -> float:
+        """Seconds that are left of the call's time."""
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop: the call was cancelled, or its time is up."""
+    def check(self, action: str, resource: str) -> _Effect:
+        """What the policy says of `action` on `resource`."""
+    def save_artifact(self, name: str, data: bytes) -> str:
+        """Stores `data` and returns its sandbox path."""
+
+@final
+class CallSandbox:
+    """Files by sandbox path, as far as the call's permissions go."""
+
+    def read_bytes(self, path: str) -> bytes: ...
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Replaces the file in one step."""
+    def list(self, path: str = ".") -> builtins.list[_Json]:
+        """The entries of a folder: dicts of `path`, `type` and `size`."""
+    def stat(self, path: str) -> _Json:
+        """A dict of `type` and `size`."""
+
+@final
+class ToolHandler:
+    """A tool's way in: every step of the pipeline."""
+
+    def __call__(self, args: _Json | str, context: RunContext) -> ToolResult:
+        """Takes arguments as a dict or as JSON text."""
+
+@final
+class ToolDefinition:
+    """The one representation of an executable tool, built-in or the application's."""
+
+    def __new__(
+        cls,
+        *,
+        description: str,
+        input_schema: _Json,
+        handler: _Handler,
+        output_schema: _Json | None = None,
+        permission: str | None = None,
+        resources: Sequence[str] | None = None,
+        annotations: dict[str, bool | str] | None = None,
+    ) -> Self:
+        """A tool of the application.
+
+        Args:
+            description: What the model reads about it.
+            input_schema: A JSON schema of type `object`.
+            handler: `handler(args, context) -> ToolResult`.
+            output_schema: A JSON schema that the result's `data` must fit.
+            permission: The action that a call asks for; its name if `None`.
+            resources: The arguments that hold sandbox paths.
+            annotations: What it does, such as `{"read_only_hint": True}`; without it a call counts as a change.
+        """
+    @property
+    def name(self) -> str | None:
+        """`None` until it is registered."""
+    @property
+    def description(self) -> str: ...
+    @property
+    def input_schema(self) -> _Json: ...
+    @property
+    def output_schema(self) -> _Json | None: ...
+    @property
+    def permission(self) -> str | None: ...
+    @property
+    def capabilities(self) -> list[str]: ...
+    @property
+    def annotations(self) -> dict[str, bool]: ...
+    @property
+    def mutating(self) -> bool: ...
+    @property
+    def handler(self) -> ToolHandler:
+        """The only way in; a definition that no registry has bound raises `RegistrationError`."""
+
+@final
+class ToolRegistry:
+    """The tools of a run; the newest registration of a name wins."""
+
+    def __new__(cls, context: RunContext) -> Self: ...
+    def register(self, tools: dict[str, ToolDefinition]) -> Registration:
+        """All of them, or none."""
+    def materialize(self, policy: EffectivePermissionPolicy | None = None) -> ToolSnapshot: ...
+
+@final
+class Registration:
+    """What `close()`, or the end of `with`, takes back."""
+
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+@final
+class ToolSnapshot:
+    """An immutable set of tools under one policy."""
+
+    @property
+    def definitions(self) -> list[ToolDefinition]: ...
+    def call(self, name: str, args: _Json | str, call_id: str | None = None) -> ToolResult: ...
+
+def build_toolsets(
+    context: RunContext,
+    skills: None = None,
+    memory: None = None,
+    policy: EffectivePermissionPolicy | None = None,
+) -> list[ToolDefinition]:
+    """The built-in tools that the policy offers."""
+
+def resolve_sandbox_path(path: str, context: RunContext) -> SandboxPath:
+    """Where a model-facing path leads; one that leaves the sandbox raises `ToolFailure`."""

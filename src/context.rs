@@ -1,0 +1,744 @@
+//! [`RunContext`], the host's handle on a run, and [`CallContext`], what a tool gets of it for one call.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use crate::config::{Limits, ToolsConfig};
+use crate::error::{Code, KgentError, ToolError};
+use crate::fork::PerProcess;
+use crate::output::artifact;
+use crate::output::bound::cut;
+use crate::permission::{Capability, Effect, Pattern, Policy, Resource};
+use crate::record::call_record::{PermissionNote, now};
+use crate::record::event::{EventType, Owner, event};
+use crate::record::jsonl::{Journal, Sink};
+use crate::record::redact::Redactor;
+use crate::sandbox::host::{self, RunFolder};
+use crate::sandbox::walk::{Listed, Walk, WalkOptions};
+use crate::sandbox::{Access, Constraints, Gate, MountSpec, Sandbox, SandboxPath};
+
+/// How often the waiting side asks the host whether it was interrupted.
+const POLL: Duration = Duration::from_millis(50);
+/// The longest caller's id that is kept, in bytes.
+const MAX_ID_BYTES: usize = 256;
+/// Mount names that belong to the run.
+const OWN_MOUNTS: &[&str] = &["workspace", "deliverables", "artifacts", "skills", "runs"];
+
+/// What stops a call from outside, such as Ctrl-C; given back to the host after the call's record.
+pub type Interrupt = Box<dyn Any + Send>;
+
+/// Whoever waits for the call.
+pub trait Host: Send + Sync {
+    /// Asked at least every 50 ms on the calling thread while a tool works.
+    fn interrupted(&self) -> Option<Interrupt>;
+}
+
+/// A host that never interrupts.
+#[derive(Clone, Copy, Debug)]
+pub struct Patient;
+
+impl Host for Patient {
+    fn interrupted(&self) -> Option<Interrupt> {
+        None
+    }
+}
+
+/// How a run is made or joined.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// The project directory that becomes the workspace; `None` gives the run one of its own.
+    pub workspace: Option<PathBuf>,
+    /// The user's own mounts: name, host directory, writable.
+    pub mounts: Vec<(String, PathBuf, bool)>,
+    /// The configuration.
+    pub config: ToolsConfig,
+    /// The files that the configuration was read from; no tool writes them.
+    pub config_files: Vec<PathBuf>,
+}
+
+/// What belongs to one call, from the caller.
+#[derive(Clone, Debug, Default)]
+pub struct CallInfo {
+    /// The caller's id of the call; may repeat.
+    pub call_id: Option<String>,
+    /// The conversation it belongs to.
+    pub conversation_id: Option<String>,
+    /// The agent's step.
+    pub step: Option<u64>,
+    /// The agent's name.
+    pub agent: Option<String>,
+    /// The trace that the call belongs to, hexadecimal.
+    pub trace_id: Option<String>,
+    /// The span that the call belongs to, hexadecimal.
+    pub span_id: Option<String>,
+    /// The call's time, in seconds; at most the configured one.
+    pub timeout_s: Option<f64>,
+}
+
+impl CallInfo {
+    /// The same with each text cut to a length that a record can carry.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        for text in
+            [&mut self.call_id, &mut self.conversation_id, &mut self.agent, &mut self.trace_id, &mut self.span_id]
+        {
+            if let Some(text) = text {
+                let kept = cut(text, MAX_ID_BYTES).len();
+                text.truncate(kept);
+            }
+        }
+        self
+    }
+}
+
+/// A run: its mounts, its records, its limits.
+#[derive(Debug)]
+pub struct Run {
+    id: String,
+    runs: PathBuf,
+    options: RunOptions,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) redactor: Redactor,
+    pub(crate) journal: Journal,
+    process: PerProcess<Process>,
+    closed: AtomicBool,
+}
+
+/// What one process holds of a run.
+#[derive(Debug)]
+struct Process {
+    prefix: u64,
+    counter: AtomicU64,
+    /// The calls under way: our id, the caller's, and the flag that stops each.
+    calls: Mutex<HashMap<u64, (Option<String>, Arc<AtomicBool>)>>,
+}
+
+/// The host's handle on a run. Clones share the run.
+#[derive(Clone, Debug)]
+pub struct RunContext {
+    run: Arc<Run>,
+    info: Arc<CallInfo>,
+}
+
+impl RunContext {
+    /// Makes `runs/<run_id>`; an existing one is an error. Nothing is left behind where this fails.
+    pub fn create(runs: &Path, run_id: Option<&str>, options: RunOptions) -> Result<Self, KgentError> {
+        let id = match run_id {
+            Some(id) => checked_id(id)?.to_owned(),
+            None => new_id()?,
+        };
+        check(&options)?;
+        let missing: Vec<&Path> = runs.ancestors().take_while(|p| !host::exists(p)).collect();
+        let folder = RunFolder::create(runs, &id, options.workspace.is_none());
+        let made = folder.and_then(|folder| {
+            let context = Self::assemble(runs, &id, folder, options);
+            match context {
+                Ok(context) => {
+                    context.run.announce(EventType::RunCreated, serde_json::json!({})).map_err(|e| host_error(&e))?;
+                    Ok(context)
+                }
+                Err(error) => {
+                    if let Ok(folder) = RunFolder::open(runs, &id) {
+                        folder.discard(runs, &id);
+                    }
+                    Err(error)
+                }
+            }
+        });
+        if made.is_err() {
+            for made_for_us in missing {
+                host::remove_empty(made_for_us);
+            }
+        }
+        made
+    }
+
+    /// Joins an existing run.
+    pub fn open(runs: &Path, run_id: &str, options: RunOptions) -> Result<Self, KgentError> {
+        check(&options)?;
+        let folder = RunFolder::open(runs, checked_id(run_id)?)?;
+        Self::assemble(runs, run_id, folder, options)
+    }
+
+    fn assemble(runs: &Path, id: &str, folder: RunFolder, options: RunOptions) -> Result<Self, KgentError> {
+        let runs = std::path::absolute(runs).map_err(|e| KgentError::Run(format!("`{}`: {e}", runs.display())))?;
+        let own = |name: &str, writable| MountSpec {
+            name: name.to_owned(),
+            host: runs.join(id).join(name),
+            writable,
+            private: true,
+            external: false,
+        };
+        let mut specs = vec![match &options.workspace {
+            Some(host) => MountSpec { host: absolute(host)?, private: false, ..own("workspace", true) },
+            None => own("workspace", true),
+        }];
+        specs.extend([own("deliverables", true), own("artifacts", false)]);
+        for (name, host, writable) in &options.mounts {
+            let host = absolute(host)?;
+            specs.push(MountSpec { name: name.clone(), host, writable: *writable, private: false, external: true });
+        }
+        let names: Vec<String> = specs.iter().map(|s| s.name.clone()).collect();
+        let config = &options.config;
+        let compile = |key: &str, patterns: &[String]| {
+            let compiled = patterns.iter().map(|p| Pattern::compile(p, &names));
+            compiled.collect::<Result<Vec<_>, _>>().map_err(|e| KgentError::Config(format!("sandbox.{key}: {e}")))
+        };
+        let constraints = Constraints {
+            hidden: compile("hidden", &config.sandbox.hidden)?,
+            read_only: compile("read_only", &config.sandbox.read_only)?,
+            deny_hard_links: config.denies_hard_links(),
+            power_safe: config.power_safe(),
+        };
+        let mut key = [0; 32];
+        rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| KgentError::Run(format!("no random numbers: {}", std::io::Error::from(e))))?;
+        let redactor = Redactor::new(&config.records.redact, key)?;
+        let sandbox = Sandbox::new(specs, &runs, &options.config_files, constraints)?;
+        let journal = Journal::open(folder, config.power_safe()).map_err(|e| host_error(&e))?;
+        let run = Run {
+            id: id.to_owned(),
+            runs,
+            options,
+            sandbox,
+            redactor,
+            journal,
+            process: PerProcess::new(),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Self { run: Arc::new(run), info: Arc::default() })
+    }
+
+    /// The same run with what belongs to one call.
+    #[must_use]
+    pub fn for_call(&self, info: CallInfo) -> Self {
+        Self { run: Arc::clone(&self.run), info: Arc::new(info.bounded()) }
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// What belongs to the call.
+    pub fn info(&self) -> &CallInfo {
+        &self.info
+    }
+
+    /// Stops the calls under way in this process: all of them, or those of one caller's id. Later calls run.
+    pub fn cancel(&self, call_id: Option<&str>) {
+        let Ok(process) = self.run.process() else { return };
+        for (id, flag) in lock(&process.1.calls).values() {
+            if call_id.is_none() || call_id == id.as_deref() {
+                flag.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Writes `run.closed` and lets go of the log files. A second time it does nothing.
+    pub fn close(&self) -> Result<(), KgentError> {
+        if self.run.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let announced = self.run.announce(EventType::RunClosed, serde_json::json!({}));
+        self.run.journal.close();
+        announced.map_err(|e| host_error(&e))
+    }
+}
+
+impl Run {
+    /// Its id, the name of its folder.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The runs directory, absolute.
+    pub fn runs(&self) -> &Path {
+        &self.runs
+    }
+
+    /// What it was made from.
+    pub fn options(&self) -> &RunOptions {
+        &self.options
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> &Limits {
+        &self.options.config.limits
+    }
+
+    /// Its mounts.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// What is guaranteed here, and what is not.
+    pub fn guarantees(&self) -> serde_json::Value {
+        let mounts: serde_json::Map<String, serde_json::Value> = self
+            .sandbox
+            .describe()
+            .map(|(name, resolver, remote)| {
+                (name.to_owned(), serde_json::json!({"resolver": resolver, "may_hang": remote}))
+            })
+            .collect();
+        serde_json::json!({
+            "confinement": "kernel",
+            "mounts": mounts,
+            "durability": if self.options.config.power_safe() { "power" } else { "process" },
+        })
+    }
+
+    /// The lines of one of its logs, oldest first; those that are not whole JSON objects are left out.
+    pub fn lines(&self, log: RunLog) -> Result<Vec<serde_json::Value>, KgentError> {
+        host::read_lines(self.journal.folder(), log)
+            .map_err(|e| KgentError::Run(format!("the log of run `{}` cannot be read: {e}", self.id)))
+    }
+
+    fn process(&self) -> Result<Arc<(i32, Process)>, ToolError> {
+        self.process.get(|| {
+            let mut random = [0; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| ToolError::io("random numbers", "reading", e))?;
+            Ok(Process { prefix: u64::from_ne_bytes(random), counter: AtomicU64::new(0), calls: Mutex::default() })
+        })
+    }
+
+    fn announce(&self, kind: EventType, data: serde_json::Value) -> Result<(), ToolError> {
+        let owner = Owner { run_id: &self.id, id: None, call_id: None };
+        self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, &data))])
+    }
+}
+
+/// A log that can be read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLog {
+    /// `logs/tools.jsonl`.
+    Records,
+    /// `events.jsonl`.
+    Events,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn host_error(error: &ToolError) -> KgentError {
+    let cause = error.cause.as_deref().map(|c| format!(": {c}")).unwrap_or_default();
+    KgentError::Run(format!("{}{cause}", error.message))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, KgentError> {
+    std::path::absolute(path).map_err(|e| KgentError::Run(format!("`{}`: {e}", path.display())))
+}
+
+fn checked_id(id: &str) -> Result<&str, KgentError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let fits = (1..=128).contains(&id.len()) && id.bytes().all(plain) && !id.starts_with(['.', '-']);
+    if fits {
+        return Ok(id);
+    }
+    Err(KgentError::Run(format!(
+        "run_id {id:?} cannot be a folder's name: use 1 to 128 letters, digits, `.`, `_` or `-`, not `.` or `-` first"
+    )))
+}
+
+fn new_id() -> Result<String, KgentError> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| KgentError::Run(format!("no random numbers: {}", std::io::Error::from(e))))?;
+    let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
+    Ok(format!("{time}-{:08x}", u32::from_ne_bytes(random)))
+}
+
+/// What can be seen to be wrong before anything is made.
+fn check(options: &RunOptions) -> Result<(), KgentError> {
+    for (index, (name, _, _)) in options.mounts.iter().enumerate() {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) || name.starts_with('-') {
+            return Err(KgentError::Run(format!(
+                "mount name {name:?}: use 1 to 64 letters, digits, `_` or `-`, not `-` first"
+            )));
+        }
+        let taken = options.mounts.iter().take(index).any(|(other, _, _)| other == name);
+        if taken || OWN_MOUNTS.contains(&name.as_str()) {
+            return Err(KgentError::Run(format!("mount name {name:?} is taken")));
+        }
+    }
+    for host in options.workspace.iter().chain(options.mounts.iter().map(|(_, host, _)| host)) {
+        host::require_dir(host)?;
+    }
+    Ok(())
+}
+
+/// What a call has left for its record so far.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub(crate) permission: Option<PermissionNote>,
+    pub(crate) artifacts: Vec<String>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) truncated: bool,
+    pub(crate) interrupt: Option<Interrupt>,
+}
+
+/// What a tool gets for one call: controlled doors, and when to stop. It grants, cancels and registers nothing, and
+/// its doors close when the call has ended.
+#[derive(Clone)]
+pub struct CallContext(Arc<Call>);
+
+pub(crate) struct Call {
+    pub(crate) run: Arc<Run>,
+    pub(crate) info: Arc<CallInfo>,
+    pub(crate) id: String,
+    serial: u64,
+    policy: Option<Arc<Policy>>,
+    action: Box<str>,
+    started: Instant,
+    deadline: Instant,
+    cancelled: Arc<AtomicBool>,
+    over: AtomicBool,
+    caller: ThreadId,
+    host: Arc<dyn Host>,
+    /// When the host was last asked, in milliseconds after the start.
+    polled_ms: AtomicU64,
+    notes: Mutex<Notes>,
+}
+
+impl std::fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallContext").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+impl CallContext {
+    /// Begins a call of a tool with this action, under this policy; the pinned names must still hold.
+    pub(crate) fn begin(
+        context: &RunContext,
+        policy: Option<&Arc<Policy>>,
+        action: &str,
+        host: Arc<dyn Host>,
+    ) -> Result<Self, KgentError> {
+        let run = Arc::clone(&context.run);
+        let process = run.process().map_err(|e| host_error(&e))?;
+        let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        lock(&process.1.calls).insert(serial, (context.info.call_id.clone(), Arc::clone(&cancelled)));
+        let started = Instant::now();
+        let limit = run.limits().timeout();
+        let own = context.info.timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let mut id = String::with_capacity(24);
+        id.push('c');
+        push_hex(&mut id, process.1.prefix, 16);
+        id.push('-');
+        id.push_str(itoa::Buffer::new().format(serial));
+        Ok(Self(Arc::new(Call {
+            info: Arc::clone(&context.info),
+            id,
+            serial,
+            policy: policy.cloned(),
+            action: action.into(),
+            started,
+            deadline: started + own.map_or(limit, |own| own.min(limit)),
+            cancelled,
+            over: AtomicBool::new(false),
+            caller: std::thread::current().id(),
+            host,
+            polled_ms: AtomicU64::new(0),
+            notes: Mutex::default(),
+            run,
+        })))
+    }
+
+    /// Ends the call: its doors are closed from now on.
+    pub(crate) fn end(&self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        if let Ok(process) = self.0.run.process() {
+            lock(&process.1.calls).remove(&self.0.serial);
+        }
+    }
+
+    pub(crate) fn call(&self) -> &Call {
+        &self.0
+    }
+
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.0.notes)
+    }
+
+    /// The run that it belongs to.
+    pub fn run_id(&self) -> &str {
+        &self.0.run.id
+    }
+
+    /// What the caller said of it.
+    pub fn info(&self) -> &CallInfo {
+        &self.0.info
+    }
+
+    /// Leaves what stopped the call from outside, for the host to get back after the record.
+    pub fn interrupt(&self, interrupt: Interrupt) {
+        self.notes().interrupt = Some(interrupt);
+    }
+
+    /// Our id of the call.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// The run's mounts.
+    pub(crate) fn sandbox(&self) -> &Sandbox {
+        &self.0.run.sandbox
+    }
+
+    /// The run's limits.
+    pub fn limits(&self) -> &Limits {
+        self.0.run.limits()
+    }
+
+    /// When the call's time is up.
+    pub fn deadline(&self) -> Instant {
+        self.0.deadline
+    }
+
+    /// How long the call has run.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// Whether the call should stop: cancelled, or its time is up.
+    pub fn cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::Relaxed) || Instant::now() > self.0.deadline
+    }
+
+    /// Whether the policy allows `action` on `resource` (a sandbox path, or other text).
+    pub fn check(&self, action: &str, resource: &str) -> Result<Effect, ToolError> {
+        self.require_open()?;
+        let policy = self.policy()?;
+        let on_files = [Capability::FilesystemRead, Capability::FilesystemWrite, Capability::FilesystemDelete];
+        let capabilities = crate::permission::capabilities_of(action);
+        if !capabilities.is_empty() && !capabilities.iter().any(|c| on_files.contains(c)) {
+            return Ok(policy.decide(action, capabilities, &Resource::text(resource)).effect);
+        }
+        let path = self.sandbox().parse(resource)?;
+        let resource = Resource { mount: path.mount(), rel: path.rel() };
+        let decision = if action == "read_file" {
+            policy.decide_read(action, &resource)
+        } else {
+            policy.decide(action, &[], &resource)
+        };
+        Ok(decision.effect)
+    }
+
+    /// Reads a file of the sandbox, whole.
+    pub fn read_bytes(&self, path: &str) -> Result<Vec<u8>, ToolError> {
+        let path = self.door(path, Access::Read)?;
+        let bytes = self.sandbox().open_file(&path, self)?.read_all(self.limits().max_file_bytes)?;
+        self.notes().bytes_in += bytes.len() as u64;
+        Ok(bytes)
+    }
+
+    /// Writes a file of the sandbox, atomically.
+    pub fn write_bytes(&self, path: &str, bytes: &[u8]) -> Result<(), ToolError> {
+        if bytes.len() as u64 > self.limits().max_file_bytes {
+            return Err(ToolError::new(Code::TooLarge, format!("{} bytes are over the file limit", bytes.len())));
+        }
+        let path = self.door(path, Access::Write)?;
+        self.sandbox().target(&path, self)?.commit(bytes, self)?;
+        self.notes().bytes_out += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// What a path leads to: its type and size in bytes.
+    pub fn stat(&self, path: &str) -> Result<(crate::sandbox::Kind, u64), ToolError> {
+        let path = self.door(path, Access::List)?;
+        self.sandbox().stat(&path, self).map(|(kind, size, _)| (kind, size))
+    }
+
+    /// The entries of a folder, in the order of their names: path, type, and size in bytes of a file.
+    pub fn list(&self, path: &str) -> Result<Vec<Listed>, ToolError> {
+        let path = self.door(path, Access::List)?;
+        let (dir, real) = self.sandbox().open_dir(&path, self)?;
+        let options = WalkOptions {
+            hidden: true,
+            ignored: true,
+            depth: 1,
+            max_entries: self.limits().max_scan_files,
+            access: Access::List,
+        };
+        let mut walk = Walk::new(self.sandbox(), self, dir, &real, options)?;
+        let mut entries = Vec::new();
+        while let Some(found) = walk.next()? {
+            entries.push(Listed::new(self.sandbox(), &found));
+        }
+        Ok(entries)
+    }
+
+    /// Stores bytes as an artifact of this call; answers its sandbox path.
+    pub fn save_artifact(&self, name: &str, bytes: &[u8]) -> Result<String, ToolError> {
+        self.require_open()?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        if !(1..=100).contains(&name.len()) || !name.bytes().all(plain) || name.starts_with('.') {
+            return Err(ToolError::new(Code::InvalidArgs, format!("the artifact name {name:?} cannot be used"))
+                .hint("Use 1 to 100 letters, digits, `.`, `_` or `-`."));
+        }
+        self.store(&format!("{}-{name}", self.0.id), bytes)
+    }
+
+    pub(crate) fn store(&self, name: &str, bytes: &[u8]) -> Result<String, ToolError> {
+        let folder = self.0.run.journal.folder().folder("artifacts");
+        let folder = folder.map_err(|e| ToolError::io("artifacts", "opening", e))?;
+        let path = artifact::store(&folder, name, bytes)?;
+        self.notes().artifacts.push(path.clone());
+        Ok(path)
+    }
+
+    /// Parses and authorises a name that a handler asks for.
+    fn door(&self, path: &str, access: Access) -> Result<SandboxPath, ToolError> {
+        self.require_open()?;
+        self.checkpoint()?;
+        let path = self.sandbox().parse(path)?;
+        self.authorise(&path, access)?;
+        Ok(path)
+    }
+
+    fn require_open(&self) -> Result<(), ToolError> {
+        if self.0.over.load(Ordering::Relaxed) {
+            return Err(ToolError::new(Code::Cancelled, "the call has ended: its context does nothing any more"));
+        }
+        Ok(())
+    }
+
+    /// What the sandbox and the policy say of a requested name, before any system call on it.
+    pub(crate) fn authorise(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        self.sandbox().guard(path, access)?;
+        self.permit(path, access)
+    }
+
+    /// What the policy says of a call that names no path: the resource is the tool itself.
+    pub(crate) fn authorise_tool(&self, tool: &str, capability: Option<Capability>) -> Result<(), ToolError> {
+        let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(tool));
+        self.notes().permission = Some(PermissionNote::new(&self.0.action, tool.to_owned(), &decision));
+        if decision.allowed() { Ok(()) } else { Err(decision.refusal(&self.0.action, tool)) }
+    }
+
+    fn policy(&self) -> Result<&Arc<Policy>, ToolError> {
+        self.0.policy.as_ref().ok_or_else(|| ToolError::new(Code::Denied, "no policy applies to the call"))
+    }
+
+    /// Asks the policy about one name; the first question of a call, or the one that refused it, is noted.
+    fn ask(&self, action: &str, capabilities: &[Capability], path: &SandboxPath) -> Result<(), ToolError> {
+        let policy = self.policy()?;
+        let decide = |path: &SandboxPath| {
+            let decision = policy.decide(action, capabilities, &Resource { mount: path.mount(), rel: path.rel() });
+            let allowed = decision.effect == Effect::Allow;
+            let mut notes = self.notes();
+            if !allowed || notes.permission.is_none() {
+                notes.permission = Some(PermissionNote::new(action, path.to_string(), &decision));
+            }
+            if allowed { Ok(()) } else { Err(decision.refusal(action, &path.to_string())) }
+        };
+        decide(path)?;
+        self.sandbox().aliases(path).try_for_each(|alias| decide(&alias))
+    }
+
+    fn questions(
+        &self,
+        path: &SandboxPath,
+        access: Access,
+        mut ask: impl FnMut(&str, &[Capability]) -> Result<(), ToolError>,
+    ) -> Result<(), ToolError> {
+        let capability = match access {
+            Access::Read | Access::List => Capability::FilesystemRead,
+            Access::Write => Capability::FilesystemWrite,
+        };
+        ask(&self.0.action, &[capability])?;
+        if access == Access::Read {
+            if &*self.0.action != "read_file" {
+                ask("read_file", &[Capability::FilesystemRead])?;
+            }
+            if crate::permission::is_secret(path.rel()) {
+                ask("read_secret", &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gate for CallContext {
+    fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        let external = self.sandbox().mounts().find(|m| m.name == path.mount()).is_some_and(|m| m.external);
+        if external {
+            let decision = self.policy()?.decide("external_directory", &[], &Resource::text(path.mount()));
+            if decision.effect != Effect::Allow {
+                self.notes().permission =
+                    Some(PermissionNote::new("external_directory", path.mount().to_owned(), &decision));
+                return Err(decision.refusal("external_directory", path.mount()));
+            }
+        }
+        self.questions(path, access, |action, capabilities| self.ask(action, capabilities, path))
+    }
+
+    fn visible(&self, path: &SandboxPath, access: Access) -> bool {
+        let Ok(policy) = self.policy() else { return false };
+        let allowed = |action: &str, capabilities: &[Capability]| {
+            let one = |p: &SandboxPath| {
+                policy.decide(action, capabilities, &Resource { mount: p.mount(), rel: p.rel() }).effect
+                    == Effect::Allow
+            };
+            if one(path) && self.sandbox().aliases(path).all(|alias| one(&alias)) {
+                return Ok(());
+            }
+            Err(ToolError::new(Code::Denied, String::new()))
+        };
+        self.questions(path, access, allowed).is_ok()
+    }
+
+    fn checkpoint(&self) -> Result<(), ToolError> {
+        let call = &*self.0;
+        if call.cancelled.load(Ordering::Relaxed) {
+            return Err(ToolError::new(Code::Cancelled, "the call was cancelled"));
+        }
+        let elapsed = call.started.elapsed();
+        if call.started + elapsed > call.deadline {
+            return Err(ToolError::new(
+                Code::Timeout,
+                format!("the call's time was up after {:.1} s", elapsed.as_secs_f64()),
+            )
+            .hint("Ask for less: a narrower path, a smaller window, a stricter pattern."));
+        }
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<(), ToolError> {
+        self.checkpoint()?;
+        let call = &*self.0;
+        let now = u64::try_from(call.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let due = now.saturating_sub(call.polled_ms.load(Ordering::Relaxed)) >= POLL.as_millis() as u64;
+        if due && std::thread::current().id() == call.caller {
+            call.polled_ms.store(now, Ordering::Relaxed);
+            if let Some(interrupt) = call.host.interrupted() {
+                self.notes().interrupt = Some(interrupt);
+                call.cancelled.store(true, Ordering::Relaxed);
+                return Err(ToolError::new(Code::Cancelled, "the call was interrupted"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn push_hex(out: &mut String, value: u64, digits: u32) {
+    for digit in (0..digits).rev() {
+        let nibble = (value >> (4 * digit)) & 0xf;
+        out.push(char::from_digit(u32::try_from(nibble).unwrap_or(0), 16).unwrap_or('0'));
+    }
+}

@@ -1,0 +1,261 @@
+//! `RunContext` and `SandboxPath`.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use super::config::{PyToolsConfig, config_of};
+use super::convert::to_python;
+use super::exceptions::{RunError, tool_failure};
+use crate::context::{CallInfo, RunContext, RunLog, RunOptions};
+use crate::sandbox::SandboxPath;
+
+/// The host's handle on a run.
+#[pyclass(frozen, name = "RunContext", module = "kgent_tools")]
+pub(super) struct PyRunContext {
+    pub(super) inner: RunContext,
+}
+
+#[pymethods]
+impl PyRunContext {
+    #[staticmethod]
+    #[pyo3(signature = (runs, run_id=None, *, workspace=None, mounts=None, config=None))]
+    fn create(
+        py: Python<'_>,
+        runs: PathBuf,
+        run_id: Option<&str>,
+        workspace: Option<PathBuf>,
+        mounts: Option<&Bound<'_, PyDict>>,
+        config: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let options = options(workspace, mounts, config)?;
+        Ok(Self { inner: py.detach(|| RunContext::create(&runs, run_id, options))? })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (runs, run_id, *, workspace=None, mounts=None, config=None))]
+    fn open(
+        py: Python<'_>,
+        runs: PathBuf,
+        run_id: &str,
+        workspace: Option<PathBuf>,
+        mounts: Option<&Bound<'_, PyDict>>,
+        config: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let options = options(workspace, mounts, config)?;
+        Ok(Self { inner: py.detach(|| RunContext::open(&runs, run_id, options))? })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.inner.close())?)
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __exit__(&self, py: Python<'_>, _kind: Py<PyAny>, _error: Py<PyAny>, _trace: Py<PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    #[getter]
+    fn run_id(&self) -> &str {
+        self.inner.run().id()
+    }
+
+    #[getter]
+    fn run_dir(&self) -> PathBuf {
+        self.inner.run().runs().join(self.inner.run().id())
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.run().is_closed()
+    }
+
+    #[getter]
+    fn mounts(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+        let dict = PyDict::new(py);
+        for mount in self.inner.run().sandbox().mounts() {
+            dict.set_item(&mount.name, if mount.writable { "rw" } else { "ro" })?;
+        }
+        Ok(dict.unbind())
+    }
+
+    #[getter]
+    fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, self.inner.run().limits())
+    }
+
+    #[getter]
+    fn config(&self) -> PyToolsConfig {
+        let options = self.inner.run().options();
+        PyToolsConfig { config: options.config.clone(), file: options.config_files.first().cloned() }
+    }
+
+    /// What belongs to one call: `trace` is a pair of hexadecimal trace and span ids.
+    #[pyo3(signature = (*, call_id=None, conversation_id=None, step=None, agent=None, trace=None, timeout_s=None))]
+    fn for_call(
+        &self,
+        call_id: Option<String>,
+        conversation_id: Option<String>,
+        step: Option<u64>,
+        agent: Option<String>,
+        trace: Option<(String, String)>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Self> {
+        if timeout_s.is_some_and(|s| !s.is_finite() || s <= 0.0) {
+            return Err(RunError::new_err("timeout_s must be a positive number of seconds"));
+        }
+        let (trace_id, span_id) = trace.unzip();
+        let info = CallInfo { call_id, conversation_id, step, agent, trace_id, span_id, timeout_s };
+        Ok(Self { inner: self.inner.for_call(info) })
+    }
+
+    #[pyo3(signature = (call_id=None))]
+    fn cancel(&self, py: Python<'_>, call_id: Option<&str>) {
+        py.detach(|| self.inner.cancel(call_id));
+    }
+
+    fn guarantees<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.inner.run().guarantees())
+    }
+
+    fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.lines(py, RunLog::Records)
+    }
+
+    fn events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.lines(py, RunLog::Events)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.inner.run().is_closed() { ", closed" } else { "" };
+        format!("RunContext(run_id={:?}{state})", self.inner.run().id())
+    }
+
+    /// A context travels as its configuration; the other side joins the same run.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let run = self.inner.run();
+        let options = run.options();
+        let mounts = PyDict::new(py);
+        for (name, host, writable) in &options.mounts {
+            mounts.set_item(name, (host, if *writable { "rw" } else { "ro" }))?;
+        }
+        let info = self.inner.info();
+        let call = (
+            info.call_id.clone(),
+            info.conversation_id.clone(),
+            info.step,
+            info.agent.clone(),
+            info.trace_id.clone().zip(info.span_id.clone()),
+            info.timeout_s,
+        );
+        let identities = run.sandbox().roots_identity();
+        let args = (run.runs(), run.id(), &options.workspace, mounts, self.config(), call, identities);
+        Ok((py.get_type::<Self>().getattr("_rejoin")?, args.into_pyobject(py)?))
+    }
+
+    #[staticmethod]
+    #[expect(clippy::type_complexity, clippy::too_many_arguments, reason = "the pickled form, in one place")]
+    fn _rejoin(
+        py: Python<'_>,
+        runs: PathBuf,
+        run_id: &str,
+        workspace: Option<PathBuf>,
+        mounts: &Bound<'_, PyDict>,
+        config: &Bound<'_, PyAny>,
+        call: (Option<String>, Option<String>, Option<u64>, Option<String>, Option<(String, String)>, Option<f64>),
+        identities: Vec<(String, u64, u64)>,
+    ) -> PyResult<Self> {
+        let joined = Self::open(py, runs, run_id, workspace, Some(mounts), Some(config))?;
+        if joined.inner.run().sandbox().roots_identity() != identities {
+            return Err(RunError::new_err(format!(
+                "run {run_id:?}: its mounts are other directories than when it was pickled"
+            )));
+        }
+        joined.for_call(call.0, call.1, call.2, call.3, call.4, call.5)
+    }
+}
+
+impl PyRunContext {
+    fn lines<'py>(&self, py: Python<'py>, log: RunLog) -> PyResult<Bound<'py, PyAny>> {
+        let lines = py.detach(|| self.inner.run().lines(log))?;
+        let list = PyList::empty(py);
+        for line in &lines {
+            list.append(to_python(py, line)?)?;
+        }
+        Ok(list.try_iter()?.into_any())
+    }
+}
+
+fn options(
+    workspace: Option<PathBuf>,
+    mounts: Option<&Bound<'_, PyDict>>,
+    config: Option<&Bound<'_, PyAny>>,
+) -> PyResult<RunOptions> {
+    let PyToolsConfig { config, file } = config_of(config)?;
+    let mut own = Vec::new();
+    for (name, target) in mounts.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let (host, mode) = match target.extract::<(PathBuf, String)>() {
+            Ok(pair) => pair,
+            Err(_) => (
+                target.extract::<PathBuf>().map_err(|_| {
+                    PyTypeError::new_err(format!(
+                        "mounts[{name:?}]: give a path, or a pair of a path and \"ro\" or \"rw\""
+                    ))
+                })?,
+                "ro".to_owned(),
+            ),
+        };
+        let writable = match mode.as_str() {
+            "rw" => true,
+            "ro" => false,
+            other => {
+                return Err(RunError::new_err(format!("mounts[{name:?}]: mode {other:?} is neither \"ro\" nor \"rw\"")));
+            }
+        };
+        own.push((name, host, writable));
+    }
+    Ok(RunOptions { workspace, mounts: own, config, config_files: file.into_iter().collect() })
+}
+
+/// A model-facing path, parsed and resolved.
+#[pyclass(frozen, eq, hash, name = "SandboxPath", module = "kgent_tools")]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct PySandboxPath(SandboxPath);
+
+#[pymethods]
+impl PySandboxPath {
+    #[getter]
+    fn mount(&self) -> &str {
+        self.0.mount()
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        String::from_utf8_lossy(self.0.name()).into_owned()
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("SandboxPath({:?})", self.0.to_string())
+    }
+}
+
+/// The link-free sandbox path that `path` leads to. Raises `ToolFailure` with the code that a tool would answer.
+#[pyfunction]
+pub(super) fn resolve_sandbox_path(
+    py: Python<'_>,
+    path: &str,
+    context: PyRef<'_, PyRunContext>,
+) -> PyResult<PySandboxPath> {
+    let run = context.inner.run();
+    py.detach(|| run.sandbox().resolve(path)).map(PySandboxPath).map_err(|error| tool_failure(py, error))
+}

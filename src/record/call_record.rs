@@ -1,0 +1,143 @@
+//! The one line that each call leaves in `logs/tools.jsonl`.
+
+use super::redact::{Redactor, json_string};
+use crate::context::CallInfo;
+use crate::error::{Status, ToolError};
+use crate::output::bound::cut;
+use crate::permission::Decision;
+
+/// The longest message that a record carries, in bytes.
+const MAX_MESSAGE_BYTES: usize = 2048;
+
+/// What was decided about a call, as its record shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct PermissionNote {
+    pub(crate) action: String,
+    pub(crate) resource: String,
+    pub(crate) effect: &'static str,
+    pub(crate) layer: &'static str,
+    pub(crate) rule: Option<String>,
+}
+
+impl PermissionNote {
+    pub(crate) fn new(action: &str, resource: String, decision: &Decision<'_>) -> Self {
+        Self {
+            action: action.to_owned(),
+            resource,
+            effect: decision.effect.as_str(),
+            layer: decision.layer.as_str(),
+            rule: decision.rule_text(),
+        }
+    }
+}
+
+/// The facts of one call.
+#[derive(Debug)]
+pub(crate) struct CallRecord<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) run_id: &'a str,
+    pub(crate) info: &'a CallInfo,
+    pub(crate) tool: &'a str,
+    pub(crate) scope: &'static str,
+    pub(crate) status: Status,
+    pub(crate) started_at: &'a str,
+    pub(crate) duration_us: u64,
+    pub(crate) summary: &'a str,
+    /// Redacted JSON.
+    pub(crate) args: &'a str,
+    pub(crate) repairs: &'a [String],
+    pub(crate) permission: Option<&'a PermissionNote>,
+    pub(crate) artifacts: &'a [String],
+    pub(crate) error: Option<&'a ToolError>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) truncated: bool,
+}
+
+impl CallRecord<'_> {
+    /// The body of the line, from `id` on.
+    pub(crate) fn body(&self, redactor: &Redactor) -> String {
+        let mut out = String::with_capacity(640 + self.args.len());
+        let text = |out: &mut String, key: &str, value: &str| {
+            out.push_str(key);
+            json_string(out, &redactor.text(value));
+        };
+        let number = |out: &mut String, key: &str, value: u64| {
+            out.push_str(key);
+            out.push_str(itoa::Buffer::new().format(value));
+        };
+        let list = |out: &mut String, key: &str, values: &[String]| {
+            out.push_str(key);
+            for (index, value) in values.iter().enumerate() {
+                out.push(if index == 0 { '[' } else { ',' });
+                json_string(out, &redactor.text(value));
+            }
+            out.push_str(if values.is_empty() { "[]" } else { "]" });
+        };
+        text(&mut out, "\"id\":", self.id);
+        text(&mut out, ",\"run_id\":", self.run_id);
+        out.push_str(",\"call_id\":");
+        match &self.info.call_id {
+            Some(id) => json_string(&mut out, &redactor.text(id)),
+            None => out.push_str("null"),
+        }
+        if let Some(id) = &self.info.conversation_id {
+            text(&mut out, ",\"conversation_id\":", id);
+        }
+        if let Some(step) = self.info.step {
+            number(&mut out, ",\"step\":", step);
+        }
+        if let Some(agent) = &self.info.agent {
+            text(&mut out, ",\"agent\":", agent);
+        }
+        text(&mut out, ",\"tool\":", self.tool);
+        text(&mut out, ",\"scope\":", self.scope);
+        text(&mut out, ",\"status\":", self.status.as_str());
+        text(&mut out, ",\"started_at\":", self.started_at);
+        number(&mut out, ",\"duration_us\":", self.duration_us);
+        text(&mut out, ",\"summary\":", self.summary);
+        out.push_str(",\"args\":");
+        out.push_str(self.args);
+        list(&mut out, ",\"repairs\":", self.repairs);
+        out.push_str(",\"permission\":");
+        match self.permission {
+            Some(note) => {
+                text(&mut out, "{\"action\":", &note.action);
+                text(&mut out, ",\"resource\":", &note.resource);
+                text(&mut out, ",\"effect\":", note.effect);
+                text(&mut out, ",\"layer\":", note.layer);
+                out.push_str(",\"rule\":");
+                match &note.rule {
+                    Some(rule) => json_string(&mut out, &redactor.text(rule)),
+                    None => out.push_str("null"),
+                }
+                out.push('}');
+            }
+            None => out.push_str("null"),
+        }
+        list(&mut out, ",\"artifacts\":", self.artifacts);
+        out.push_str(",\"error\":");
+        match self.error {
+            Some(error) => {
+                text(&mut out, "{\"code\":", error.code.as_str());
+                text(&mut out, ",\"message\":", cut(&error.message, MAX_MESSAGE_BYTES));
+                out.push('}');
+            }
+            None => out.push_str("null"),
+        }
+        number(&mut out, ",\"bytes_in\":", self.bytes_in);
+        number(&mut out, ",\"bytes_out\":", self.bytes_out);
+        out.push_str(if self.truncated { ",\"truncated\":true" } else { ",\"truncated\":false" });
+        if let (Some(trace), Some(span)) = (&self.info.trace_id, &self.info.span_id) {
+            text(&mut out, ",\"trace_id\":", trace);
+            text(&mut out, ",\"span_id\":", span);
+        }
+        out.push('}');
+        out
+    }
+}
+
+/// The time now: RFC 3339, microseconds, UTC.
+pub(crate) fn now() -> String {
+    format!("{:.6}", jiff::Timestamp::now())
+}

@@ -1,0 +1,277 @@
+//! [`Journal`]: whole-line appends to a run's three log files, under one lock, for threads, processes and forked
+//! children.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use crate::error::{Code, ToolError};
+use crate::fork::PerProcess;
+use crate::sandbox::dir::{Component, Dir, Kind};
+use crate::sandbox::host::{LogFile, RunFolder, try_lock, unlock};
+use crate::sandbox::size;
+
+/// The longest line, newline included, in bytes.
+pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
+/// How long the lock is waited for.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// A sequence number above this is damage: it is more than JSON readers keep exactly.
+const MAX_SEQ: u64 = 1 << 53;
+
+/// A log file of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sink {
+    Tools,
+    Events,
+    Errors,
+}
+
+impl Sink {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tools => "tools.jsonl",
+            Self::Events => "events.jsonl",
+            Self::Errors => "errors.jsonl",
+        }
+    }
+}
+
+/// The three log files of a run.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: RunFolder,
+    process: PerProcess<Files>,
+    sync: bool,
+}
+
+/// One process's descriptors. Its lock is the `logs` folder's own descriptor.
+#[derive(Debug)]
+struct Files {
+    logs: Dir,
+    root: Dir,
+    state: Mutex<[Log; 3]>,
+}
+
+#[derive(Debug)]
+struct Log {
+    sink: Sink,
+    file: LogFile,
+    identity: (u64, u64),
+    /// Where our last append ended; the file is looked at anew where this is not its size.
+    size: u64,
+    /// The last sequence number in the file.
+    seq: u64,
+}
+
+type Result<T> = std::result::Result<T, ToolError>;
+
+impl Journal {
+    /// The journal of the run in `folder`; makes the files where they are missing.
+    pub(crate) fn open(folder: RunFolder, sync: bool) -> Result<Self> {
+        let journal = Self { folder, process: PerProcess::new(), sync };
+        journal.process.get(|| journal.files())?;
+        Ok(journal)
+    }
+
+    pub(crate) fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
+
+    fn files(&self) -> Result<Files> {
+        let open = || {
+            let logs = self.folder.folder("logs")?;
+            let root = self.folder.root.open_here()?;
+            let log = |sink: Sink| {
+                let file = LogFile::open(if sink == Sink::Events { &root } else { &logs }, sink.name())?;
+                let stat = file.stat()?;
+                Ok(Log { sink, file, identity: (stat.st_dev, stat.st_ino), size: 0, seq: 0 })
+            };
+            let state = Mutex::new([log(Sink::Tools)?, log(Sink::Events)?, log(Sink::Errors)?]);
+            Ok::<_, Errno>(Files { logs, root, state })
+        };
+        open().map_err(|errno| unavailable("the log files cannot be opened").cause(std::io::Error::from(errno)))
+    }
+
+    /// Lets go of this process's descriptors.
+    pub(crate) fn close(&self) {
+        self.process.clear();
+    }
+
+    /// Appends each body as one line of its file: all of them, or none. A body is an object's text after `"seq":N,`,
+    /// its closing brace included.
+    pub(crate) fn append(&self, lines: &[(Sink, &str)]) -> Result<()> {
+        let process = self.process.get(|| self.files())?;
+        let files = &process.1;
+        let deadline = Instant::now() + LOCK_WAIT;
+        let mut logs = acquire(&files.state, deadline)?;
+        wait(deadline, || {
+            try_lock(&files.logs).map_err(|e| unavailable("the log lock failed").cause(std::io::Error::from(e)))
+        })?;
+        let done = append_all(files, &mut logs, lines, self.sync);
+        unlock(&files.logs);
+        done
+    }
+}
+
+fn append_all(files: &Files, logs: &mut [Log; 3], lines: &[(Sink, &str)], sync: bool) -> Result<()> {
+    let mut undo: Vec<(Sink, u64, u64)> = Vec::with_capacity(lines.len());
+    let mut torn = Vec::new();
+    for (sink, body) in lines {
+        let Some(log) = logs.get_mut(*sink as usize) else { continue };
+        let dir = if *sink == Sink::Events { &files.root } else { &files.logs };
+        let before = log.reconcile(dir, &mut torn).map(|()| (log.size, log.seq));
+        let done = before.and_then(|before| log.append(body, sync).map(|()| before));
+        match done {
+            Ok((size, seq)) => undo.push((*sink, size, seq)),
+            Err(error) => {
+                for (sink, size, seq) in undo.into_iter().rev() {
+                    if let Some(log) = logs.get_mut(sink as usize) {
+                        log.roll_back(size, seq);
+                    }
+                }
+                return Err(error);
+            }
+        }
+    }
+    for (sink, at) in torn {
+        let body = format!(
+            "\"time\":\"{}\",\"code\":\"log_torn\",\"message\":\"{}: the line that begins at byte {at} was cut off and has been closed off\"}}",
+            super::call_record::now(),
+            sink.name(),
+        );
+        if let Some(log) = logs.get_mut(Sink::Errors as usize) {
+            log.reconcile(&files.logs, &mut Vec::new()).and_then(|()| log.append(&body, false))?;
+        }
+    }
+    Ok(())
+}
+
+impl Log {
+    /// Brings what we know of the file up to date: others may have appended, or died while they did. Refuses a file
+    /// that was replaced.
+    fn reconcile(&mut self, dir: &Dir, torn: &mut Vec<(Sink, u64)>) -> Result<()> {
+        let found = Component::of(self.sink.name().as_bytes()).and_then(|name| dir.stat(name));
+        let ours =
+            |s: &Stat| (s.st_dev, s.st_ino) == self.identity && s.st_nlink == 1 && Kind::of(s.st_mode) == Kind::File;
+        let Some(stat) = found.ok().filter(ours) else {
+            return Err(unavailable(&format!("{} was replaced, linked or removed", self.sink.name())));
+        };
+        let now = size(&stat);
+        if now == self.size {
+            return Ok(());
+        }
+        let fail = |errno: Errno| self.failed(errno);
+        let (start, seq) = last_line(&self.file, now).map_err(fail)?;
+        let mut end = now;
+        if let Some(start) = start {
+            self.file.append(b"\n").map_err(fail)?;
+            end += 1;
+            torn.push((self.sink, start));
+        }
+        (self.size, self.seq) = (end, seq);
+        Ok(())
+    }
+
+    fn append(&mut self, body: &str, sync: bool) -> Result<()> {
+        let mut line = String::with_capacity(body.len() + 40);
+        line.push_str("{\"v\":1,\"seq\":");
+        line.push_str(itoa::Buffer::new().format(self.seq + 1));
+        line.push(',');
+        line.push_str(body);
+        line.push('\n');
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            match self.file.append(rest) {
+                Ok(count) if count > 0 => rest = rest.get(count..).unwrap_or_default(),
+                other => {
+                    let written = (line.len() - rest.len()) as u64;
+                    if self.file.stat().is_ok_and(|s| size(&s) == self.size + written) {
+                        let _ = self.file.truncate(self.size);
+                    }
+                    return Err(self.failed(other.err().unwrap_or(Errno::NOSPC)));
+                }
+            }
+        }
+        if sync {
+            self.file.sync().map_err(|e| self.failed(e))?;
+        }
+        self.size += line.len() as u64;
+        self.seq += 1;
+        Ok(())
+    }
+
+    /// Takes back our own last line, if nothing came after it.
+    fn roll_back(&mut self, size_before: u64, seq: u64) {
+        if self.file.stat().is_ok_and(|s| size(&s) == self.size) && self.file.truncate(size_before).is_ok() {
+            (self.size, self.seq) = (size_before, seq);
+        }
+    }
+
+    fn failed(&self, errno: Errno) -> ToolError {
+        unavailable(&format!("{} cannot be written", self.sink.name())).cause(std::io::Error::from(errno))
+    }
+}
+
+/// Where an unfinished last line begins, if there is one, and the last sequence number in the file.
+fn last_line(file: &LogFile, size: u64) -> rustix::io::Result<(Option<u64>, u64)> {
+    #[derive(serde::Deserialize)]
+    struct Seq {
+        seq: u64,
+    }
+    let mut window = (2 * MAX_LINE_BYTES) as u64;
+    loop {
+        let from = size.saturating_sub(window);
+        let mut tail = vec![0; usize::try_from(size - from).map_err(|_| Errno::FBIG)?];
+        let mut filled = 0;
+        while let Some(space) = tail.get_mut(filled..).filter(|s| !s.is_empty()) {
+            match file.read_at(space, from + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        tail.truncate(filled);
+        let cut_off = tail.last().is_some_and(|b| *b != b'\n');
+        let start = memchr::memrchr(b'\n', &tail).map_or(0, |at| at + 1) as u64;
+        // The last line that parses counts, also where only its newline is missing.
+        let seq = tail
+            .rsplit(|b| *b == b'\n')
+            .find_map(|line| serde_json::from_slice::<Seq>(line).ok().map(|s| s.seq).filter(|seq| *seq <= MAX_SEQ));
+        if from == 0 || (seq.is_some() && (start > 0 || !cut_off)) {
+            return Ok((cut_off.then_some(from + start), seq.unwrap_or(0)));
+        }
+        window = window.saturating_mul(8);
+    }
+}
+
+fn acquire<'a>(state: &'a Mutex<[Log; 3]>, deadline: Instant) -> Result<MutexGuard<'a, [Log; 3]>> {
+    let mut held = None;
+    wait(deadline, || {
+        held = match state.try_lock() {
+            Ok(guard) => Some(guard),
+            // What a panicking holder left is looked at anew: the sizes differ.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        Ok(held.is_some())
+    })?;
+    held.ok_or_else(|| unavailable("the log lock failed"))
+}
+
+fn wait(deadline: Instant, mut attempt: impl FnMut() -> Result<bool>) -> Result<()> {
+    let mut pause = Duration::from_micros(20);
+    while !attempt()? {
+        if Instant::now() > deadline {
+            return Err(unavailable("another process holds the log lock"));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn unavailable(why: &str) -> ToolError {
+    ToolError::new(Code::LogUnavailable, format!("the call cannot be recorded: {why}"))
+        .hint("Nothing the model sends can mend this; tell the user.")
+}

@@ -1,0 +1,7 @@
+//! What is on record: one line for each call in `logs/tools.jsonl`, its events in `events.jsonl`, a line for each
+//! failure in `logs/errors.jsonl`.
+
+pub(crate) mod call_record;
+pub(crate) mod event;
+pub(crate) mod jsonl;
+pub(crate) mod redact;

@@ -1,0 +1,178 @@
+//! [`ToolDefinition`]: the one representation of an executable tool, built-in or the application's, Rust or Python.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::scope::Liveness;
+use crate::context::{CallContext, Host, RunContext};
+use crate::error::{KgentError, ToolError};
+use crate::permission::{Capability, Policy};
+use crate::result::{Content, Data};
+use crate::sandbox::{Access, SandboxPath};
+use crate::settle::{self, Arguments, Settled};
+
+/// What a tool is made from.
+pub struct Definition {
+    /// What the model is told it does.
+    pub description: String,
+    /// The JSON schema of its arguments.
+    pub input_schema: Value,
+    /// The JSON schema of its data, where declared.
+    pub output_schema: Option<Value>,
+    /// The action that its calls ask for; the tool's name where absent.
+    pub action: Option<String>,
+    /// The capability that it needs.
+    pub capability: Option<Capability>,
+    /// Whether it changes anything: then nothing is done before `tool.started` is on record.
+    pub mutating: bool,
+    /// Arguments that hold content; a record keeps their length and digest only.
+    pub content_args: &'static [&'static str],
+    /// Who does it.
+    pub executor: Box<dyn Executor>,
+}
+
+/// Decodes a tool's arguments.
+pub trait Executor: Send + Sync {
+    /// Arguments as the call that they stand for. Makes no system call.
+    fn prepare(&self, args: Value) -> Result<Prepared, ToolError>;
+}
+
+/// The second half of a prepared call.
+pub type Execute = Box<dyn FnOnce(Vec<SandboxPath>, &CallContext) -> Result<Output, ToolError> + Send>;
+
+/// A call whose arguments are decoded.
+pub struct Prepared {
+    /// The names it will use, as sent, and what for. All are authorised before it executes.
+    pub targets: Vec<(String, Access)>,
+    /// What was mended in the arguments.
+    pub repairs: Vec<String>,
+    /// Executes it, with the targets parsed, in their order.
+    pub execute: Execute,
+}
+
+/// What a tool answers, before it is bounded.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// One line.
+    pub summary: String,
+    /// Facts for programs.
+    pub data: Option<Data>,
+    /// What the model reads.
+    pub content: Vec<Content>,
+    /// What the model is told about the content, never part of it.
+    pub notices: Vec<String>,
+    /// Whether the tool itself left something out.
+    pub truncated: bool,
+    /// Sandbox paths that a Python result named itself.
+    pub artifacts: Vec<String>,
+}
+
+/// How a definition is used: under which policy, from which scope.
+#[derive(Clone)]
+pub(crate) struct Binding {
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) scope: &'static str,
+    pub(crate) live: Option<Liveness>,
+}
+
+/// An executable tool. Opaque: its executor, compiled schema and permission are hidden and cannot be replaced.
+#[derive(Clone)]
+pub struct ToolDefinition {
+    name: Option<Arc<str>>,
+    inner: Arc<Definition>,
+    binding: Option<Binding>,
+}
+
+impl ToolDefinition {
+    /// Makes a tool; it gets its name where it is registered.
+    pub fn new(definition: Definition) -> Self {
+        Self { name: None, inner: Arc::new(definition), binding: None }
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Self {
+        Self { name: Some(name.into()), inner: Arc::clone(&self.inner), binding: None }
+    }
+
+    pub(crate) fn bound(&self, binding: Binding) -> Self {
+        Self { binding: Some(binding), ..self.clone() }
+    }
+
+    /// Its name; `None` before it is registered.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// What the model is told it does.
+    pub fn description(&self) -> &str {
+        &self.inner.description
+    }
+
+    /// The JSON schema of its arguments.
+    pub fn input_schema(&self) -> &Value {
+        &self.inner.input_schema
+    }
+
+    /// The JSON schema of its data.
+    pub fn output_schema(&self) -> Option<&Value> {
+        self.inner.output_schema.as_ref()
+    }
+
+    /// The action that its calls ask for.
+    pub fn action(&self) -> Option<&str> {
+        self.inner.action.as_deref().or(self.name())
+    }
+
+    /// The capability that it needs.
+    pub fn capability(&self) -> Option<Capability> {
+        self.inner.capability
+    }
+
+    /// Whether it changes anything.
+    pub fn mutating(&self) -> bool {
+        self.inner.mutating
+    }
+
+    pub(crate) fn definition(&self) -> &Definition {
+        &self.inner
+    }
+
+    pub(crate) fn binding(&self) -> Option<&Binding> {
+        self.binding.as_ref()
+    }
+
+    /// Whether it can be called: it is named and bound to a policy.
+    pub fn is_bound(&self) -> bool {
+        self.name.is_some() && self.binding.is_some()
+    }
+
+    /// Calls the tool: this is settle, there is no other way in.
+    ///
+    /// # Errors
+    /// [`KgentError`] for what the host must mend; a failed call is a result.
+    pub fn call(&self, args: Arguments, context: &RunContext, host: Arc<dyn Host>) -> Result<Settled, KgentError> {
+        let Some(name) = self.name() else {
+            return Err(KgentError::Registration("a tool without a name cannot be called: register it first".into()));
+        };
+        settle::settle(name, Ok(self), args, context, host)
+    }
+}
+
+impl fmt::Debug for ToolDefinition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolDefinition").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Definition").field("description", &self.description).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepared").field("targets", &self.targets).finish_non_exhaustive()
+    }
+}

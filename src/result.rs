@@ -1,0 +1,104 @@
+//! What a call answers: [`ToolResult`], the same for every tool and every caller.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::ToolError;
+
+/// The longest summary, in characters.
+pub const MAX_SUMMARY_CHARS: usize = 200;
+
+/// A part of what the model reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Text.
+    Text(Arc<str>),
+    /// A file, such as an image.
+    File {
+        /// Its MIME type.
+        media_type: String,
+        /// Its bytes.
+        data: Arc<[u8]>,
+    },
+}
+
+/// A result's `data`: any value that serialises to a JSON object. It stays typed until somebody reads it.
+#[derive(Clone)]
+pub struct Data(Arc<dyn erased_serde::Serialize + Send + Sync>);
+
+impl Data {
+    /// Wraps a value that serialises to a JSON object.
+    pub fn new(value: impl Serialize + Send + Sync + 'static) -> Self {
+        Self(Arc::new(value))
+    }
+
+    /// The value as JSON.
+    pub fn to_value(&self) -> Value {
+        serde_json::to_value(self).unwrap_or(Value::Null)
+    }
+}
+
+impl Serialize for Data {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        erased_serde::serialize(&*self.0, serializer)
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_value().fmt(f)
+    }
+}
+
+/// The answer to one call.
+#[derive(Clone, Debug)]
+pub struct ToolResult {
+    /// Whether the tool did what it was asked.
+    pub ok: bool,
+    /// One line, at most [`MAX_SUMMARY_CHARS`] characters, fit for a log.
+    pub summary: String,
+    /// Facts for programs, a JSON object.
+    pub data: Option<Data>,
+    /// Sandbox paths of stored large outputs.
+    pub artifacts: Vec<String>,
+    /// Why it failed; `None` exactly when `ok`.
+    pub error: Option<ToolError>,
+    /// What the model reads.
+    pub content: Vec<Content>,
+}
+
+impl ToolResult {
+    /// The result of a failed call: the model reads the message and the hint.
+    pub fn failure(error: ToolError) -> Self {
+        let mut text = format!("{}: {}", error.code.as_str(), error.message);
+        if let Some(hint) = &error.hint {
+            text.push('\n');
+            text.push_str(hint);
+        }
+        Self {
+            ok: false,
+            summary: one_line(&format!("{}: {}", error.code.as_str(), error.message)),
+            data: None,
+            artifacts: Vec::new(),
+            content: vec![Content::Text(text.into())],
+            error: Some(error),
+        }
+    }
+}
+
+/// `text` as one line of at most [`MAX_SUMMARY_CHARS`] characters; control and line-breaking characters become spaces.
+pub fn one_line(text: &str) -> String {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    let mut out = String::with_capacity(text.len().min(4 * MAX_SUMMARY_CHARS));
+    for (count, c) in text.trim_end().chars().enumerate() {
+        if count == MAX_SUMMARY_CHARS - 1 && text.trim_end().chars().nth(MAX_SUMMARY_CHARS).is_some() {
+            out.push('…');
+            break;
+        }
+        out.push(if breaks(c) { ' ' } else { c });
+    }
+    out
+}

@@ -1,0 +1,227 @@
+//! Doors for the host's own side: the runs directory, a run's folders, config files. Paths here are the host's, never
+//! a model's.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{self, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::{Errno, Result};
+
+use super::dir::{Component, Dir, Kind};
+use super::mount::Pin;
+use crate::error::KgentError;
+
+/// The largest config file, in bytes.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// The folders of a run; files are 0600, folders 0700.
+const FOLDERS: &[&str] = &["logs", "deliverables", "artifacts", "archive"];
+
+/// Reads a config file: a regular file of at most 1 MiB, as text.
+pub fn read_config(path: &Path) -> std::result::Result<String, KgentError> {
+    let fail = |why: &str| KgentError::Config(format!("`{}` {why}", path.display()));
+    let fd = fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+        .map_err(|e| fail(&format!("cannot be read: {}", std::io::Error::from(e))))?;
+    let stat = fs::fstat(&fd).map_err(|e| fail(&std::io::Error::from(e).to_string()))?;
+    if Kind::of(stat.st_mode) != Kind::File {
+        return Err(fail("is not a regular file"));
+    }
+    if super::size(&stat) > MAX_CONFIG_BYTES {
+        return Err(fail("is over 1 MiB"));
+    }
+    std::io::read_to_string(std::fs::File::from(fd)).map_err(|e| fail(&format!("cannot be read as UTF-8: {e}")))
+}
+
+/// Pins the last component of a directory's real path.
+pub(crate) fn pin(dir: &Path) -> Result<Vec<Pin>> {
+    let real = std::fs::canonicalize(dir).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else { return Ok(Vec::new()) };
+    let parent = fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Pin::chain(parent, &[name.as_encoded_bytes().to_vec()])
+}
+
+/// A run's folder, held. It is made whole or not at all.
+#[derive(Debug)]
+pub(crate) struct RunFolder {
+    pub(crate) root: Dir,
+}
+
+impl RunFolder {
+    /// Makes `runs/<id>` with its folders; an existing one is an error.
+    pub(crate) fn create(runs: &Path, id: &str, own_workspace: bool) -> std::result::Result<Self, KgentError> {
+        let fail = |e: Errno| run_error(runs, id, e);
+        std::fs::create_dir_all(runs)
+            .map_err(|e| KgentError::Run(format!("the runs directory `{}` cannot be made: {e}", runs.display())))?;
+        let parent = open_runs(runs)?;
+        let name = Component::of(id.as_bytes()).map_err(fail)?;
+        parent.make_dir(name, 0o700).map_err(|errno| match errno {
+            Errno::EXIST => KgentError::Run(format!(
+                "run `{id}` already exists in `{}`; join it with RunContext.open or choose another run_id",
+                runs.display()
+            )),
+            other => fail(other),
+        })?;
+        let made = (|| {
+            let root = parent.open_dir(name)?;
+            for folder in folders(own_workspace) {
+                root.make_dir(Component::of(folder.as_bytes())?, 0o700)?;
+            }
+            Ok(Self { root })
+        })();
+        made.map_err(|errno| {
+            // Nothing is left behind: what was made is empty.
+            if let Ok(root) = parent.open_dir(name) {
+                for folder in folders(own_workspace) {
+                    let _ = Component::of(folder.as_bytes()).and_then(|f| root.remove_dir(f));
+                }
+            }
+            let _ = parent.remove_dir(name);
+            fail(errno)
+        })
+    }
+
+    /// Removes a run that was just made and could not be used.
+    pub(crate) fn discard(&self, runs: &Path, id: &str) {
+        let logs = Component::of(b"logs").and_then(|name| self.root.open_dir(name));
+        for (dir, file) in [
+            (logs.as_ref().ok(), "tools.jsonl"),
+            (logs.as_ref().ok(), "errors.jsonl"),
+            (Some(&self.root), "events.jsonl"),
+        ] {
+            let _ = dir.ok_or(Errno::NOENT).and_then(|d| d.remove(Component::of(file.as_bytes())?));
+        }
+        for folder in folders(true) {
+            let _ = Component::of(folder.as_bytes()).and_then(|f| self.root.remove_dir(f));
+        }
+        if let Ok(parent) = open_runs(runs) {
+            let _ = Component::of(id.as_bytes()).and_then(|name| parent.remove_dir(name));
+        }
+    }
+
+    /// Holds an existing run: ours, 0700, with its folders.
+    pub(crate) fn open(runs: &Path, id: &str) -> std::result::Result<Self, KgentError> {
+        let fail = |e: Errno| run_error(runs, id, e);
+        let parent = open_runs(runs)?;
+        let name = Component::of(id.as_bytes()).map_err(fail)?;
+        let root = parent.open_dir(name).map_err(|errno| match errno {
+            Errno::NOENT => KgentError::Run(format!("run `{id}` is not in `{}`", runs.display())),
+            other => fail(other),
+        })?;
+        let stat = fs::fstat(&root).map_err(fail)?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(KgentError::Run(format!(
+                "run `{id}` in `{}` is not a folder of this user with mode 0700",
+                runs.display()
+            )));
+        }
+        Ok(Self { root })
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> Result<Dir> {
+        self.root.open_dir(Component::of(name.as_bytes())?)
+    }
+}
+
+fn folders(own_workspace: bool) -> impl Iterator<Item = &'static str> {
+    FOLDERS.iter().copied().chain(own_workspace.then_some("workspace"))
+}
+
+fn open_runs(runs: &Path) -> std::result::Result<Dir, KgentError> {
+    fs::open(runs, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map(Dir::new).map_err(|e| {
+        KgentError::Run(format!(
+            "the runs directory `{}` cannot be opened: {}",
+            runs.display(),
+            std::io::Error::from(e)
+        ))
+    })
+}
+
+fn run_error(runs: &Path, id: &str, errno: Errno) -> KgentError {
+    KgentError::Run(format!("run `{id}` in `{}`: {}", runs.display(), std::io::Error::from(errno)))
+}
+
+/// A log file held for appending.
+#[derive(Debug)]
+pub(crate) struct LogFile(OwnedFd);
+
+impl LogFile {
+    /// Opens `name` for appending and reading; makes it, 0600, where it is missing.
+    pub(crate) fn open(dir: &Dir, name: &str) -> Result<Self> {
+        let name = Component::of(name.as_bytes())?;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CREATE;
+        dir.open(name, flags, Mode::from_raw_mode(0o600)).map(Self)
+    }
+
+    pub(crate) fn stat(&self) -> Result<Stat> {
+        fs::fstat(&self.0)
+    }
+
+    /// One write call.
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<usize> {
+        rustix::io::retry_on_intr(|| rustix::io::write(&self.0, bytes))
+    }
+
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *buffer, offset))
+    }
+
+    pub(crate) fn truncate(&self, size: u64) -> Result<()> {
+        fs::ftruncate(&self.0, size)
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        fs::fdatasync(&self.0)
+    }
+}
+
+/// Takes the exclusive lock on `dir`'s open file if nobody holds it.
+pub(crate) fn try_lock(dir: &Dir) -> Result<bool> {
+    match fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Lets go of a lock.
+pub(crate) fn unlock(dir: &Dir) {
+    let _ = fs::flock(dir, FlockOperation::Unlock);
+}
+
+/// Whether anything is at `path`.
+pub(crate) fn exists(path: &Path) -> bool {
+    path.as_os_str().is_empty() || std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Removes a directory if it is empty.
+pub(crate) fn remove_empty(path: &Path) {
+    let _ = std::fs::remove_dir(path);
+}
+
+/// Fails where `path` is not a directory that can be opened.
+pub(crate) fn require_dir(path: &Path) -> std::result::Result<(), KgentError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fs::open(path, flags, Mode::empty()).map(drop).map_err(|errno| match errno {
+        Errno::NOENT => KgentError::Run(format!("`{}` does not exist", path.display())),
+        Errno::NOTDIR => KgentError::Run(format!("`{}` is not a directory", path.display())),
+        other => KgentError::Run(format!("`{}`: {}", path.display(), std::io::Error::from(other))),
+    })
+}
+
+/// The whole JSON objects of a log, oldest first.
+pub(crate) fn read_lines(folder: &RunFolder, log: crate::context::RunLog) -> std::io::Result<Vec<serde_json::Value>> {
+    let (dir, name) = match log {
+        crate::context::RunLog::Records => (folder.folder("logs")?, "tools.jsonl"),
+        crate::context::RunLog::Events => (folder.root.open_here()?, "events.jsonl"),
+    };
+    let fd = dir.open(Component::of(name.as_bytes())?, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let mut found = Vec::new();
+    let mut reader = std::io::BufReader::new(std::fs::File::from(fd));
+    let mut line = Vec::new();
+    while std::io::BufRead::read_until(&mut reader, b'\n', &mut line)? > 0 {
+        if let Ok(value @ serde_json::Value::Object(_)) = serde_json::from_slice(&line) {
+            found.push(value);
+        }
+        line.clear();
+    }
+    Ok(found)
+}

@@ -1,0 +1,551 @@
+//! The only opener. Every file that a tool reads, writes or lists is opened here, relative to a held directory, and
+//! resolved beneath it by the kernel; the other rooms get descriptors, never names.
+//!
+//! No decision is followed by a lookup that can follow a link: a requested name is authorised first and opened with
+//! links forbidden; where it holds a link, the link is expanded component by component to a link-free name, that name
+//! is authorised, and that name is opened with links forbidden.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the one opener")]
+
+pub(crate) mod dir;
+pub mod host;
+pub(crate) mod mount;
+pub(crate) mod path;
+mod resolver;
+pub(crate) mod walk;
+pub(crate) mod write;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustix::fs::{self, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+pub use self::dir::Kind;
+use self::dir::{Component, Dir};
+pub use self::mount::MountSpec;
+use self::mount::{Mount, Overlap, Pin};
+pub use self::path::SandboxPath;
+use self::path::{MountTable, components};
+use crate::error::{Code, KgentError, ToolError};
+use crate::permission::{Capability, Effect, Pattern, Resource, Rule};
+
+/// How often a name is expanded anew, when it keeps changing under the call.
+const MAX_RETRIES: usize = 16;
+/// The most links in one name, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// What a door is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The content of a file.
+    Read,
+    /// Creating or replacing a file.
+    Write,
+    /// Names, types and sizes.
+    List,
+}
+
+/// The call that a door is opened for: it authorises names and says when to stop.
+pub trait Gate: Sync {
+    /// Authorises the name; asked again for each name that links led to.
+    fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError>;
+    /// Whether a walk may report the name; not recorded.
+    fn visible(&self, path: &SandboxPath, access: Access) -> bool;
+    /// Fails once the call is cancelled or its time is up. Asks nobody: fit for use under a lock.
+    fn checkpoint(&self) -> Result<(), ToolError>;
+    /// The same, and asks the host now and then whether it was interrupted.
+    fn poll(&self) -> Result<(), ToolError>;
+}
+
+/// What the config forbids, whatever the policy says.
+#[derive(Debug, Default)]
+pub struct Constraints {
+    /// Names that tools do not see.
+    pub hidden: Vec<Pattern>,
+    /// Names that tools do not write.
+    pub read_only: Vec<Pattern>,
+    /// Whether a file with more than one name is refused.
+    pub deny_hard_links: bool,
+    /// Whether writes survive a power cut.
+    pub power_safe: bool,
+}
+
+/// An open regular file.
+#[derive(Debug)]
+pub struct OpenFile {
+    fd: OwnedFd,
+    /// Its size when it was opened, in bytes.
+    pub size: u64,
+    /// Its device and inode.
+    pub identity: (u64, u64),
+    /// Its link-free name.
+    pub path: SandboxPath,
+}
+
+impl OpenFile {
+    /// Reads from where the last read ended; 0 bytes are the end.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, ToolError> {
+        loop {
+            match rustix::io::read(&self.fd, &mut *buffer) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(ToolError::io(&self.path.to_string(), "reading", errno)),
+                Ok(count) => return Ok(count),
+            }
+        }
+    }
+
+    /// The whole file; `too_large` over `limit` bytes.
+    pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, ToolError> {
+        let room = usize::try_from(self.size.min(limit)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; room.saturating_add(1)];
+        let mut filled = 0;
+        loop {
+            let space = bytes.get_mut(filled..).unwrap_or_default();
+            // A read that leaves room has reached the end of a regular file.
+            let wanted = space.len();
+            let count = self.read(space)?;
+            filled += count;
+            if filled as u64 > limit {
+                return Err(too_large(&self.path, self.size.max(filled as u64), limit));
+            }
+            if count < wanted {
+                bytes.truncate(filled);
+                return Ok(bytes);
+            }
+            bytes.resize(filled.saturating_mul(2), 0);
+        }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+pub(crate) fn too_large(path: &SandboxPath, size: u64, limit: u64) -> ToolError {
+    ToolError::new(Code::TooLarge, format!("`{path}` has {size} bytes, over the limit of {limit}"))
+        .hint("Read it in parts with `offset` and `limit`, or search it.")
+}
+
+/// The mounts of a run, and the doors to them.
+#[derive(Debug)]
+pub struct Sandbox {
+    table: Arc<MountTable>,
+    mounts: Vec<Mount>,
+    pins: Vec<Pin>,
+    constraints: Constraints,
+    /// Devices other than a mount's own that were found to be storage.
+    storage: ArcSwap<Vec<u64>>,
+}
+
+impl Sandbox {
+    /// Holds each mount. `runs` is the runs directory: out of reach through every mount but the private ones.
+    /// `frozen` are host paths that no tool writes.
+    pub fn new(
+        specs: Vec<MountSpec>,
+        runs: &std::path::Path,
+        frozen: &[std::path::PathBuf],
+        constraints: Constraints,
+    ) -> Result<Self, KgentError> {
+        let mut mounts = specs.into_iter().map(Mount::open).collect::<Result<Vec<_>, _>>()?;
+        let fail = |what: &std::path::Path, e: std::io::Error| KgentError::Run(format!("`{}`: {e}", what.display()));
+        let runs_real = mount::host_components(&std::fs::canonicalize(runs).map_err(|e| fail(runs, e))?);
+        let mut frozen_real = Vec::new();
+        for path in frozen {
+            frozen_real.push(mount::host_components(&std::fs::canonicalize(path).map_err(|e| fail(path, e))?));
+        }
+        let mut pins = Vec::new();
+        for mount in mounts.iter_mut().filter(|m| !m.spec.private) {
+            if mount.real.starts_with(&runs_real) && mount.real.len() > runs_real.len() {
+                return Err(KgentError::Run(format!(
+                    "mount `{}`: it lies in the runs directory, which no tool may reach",
+                    mount.spec.name
+                )));
+            }
+            if let Some(rel) = mount.beneath(&runs_real) {
+                if rel.is_empty() {
+                    return Err(KgentError::Run(format!(
+                        "mount `{}`: it is the runs directory, which no tool may reach",
+                        mount.spec.name
+                    )));
+                }
+                let start = mount.resolver.open(&mount.root, b"", OFlags::PATH).map_err(|e| fail(runs, e.into()))?;
+                let parts: Vec<Vec<u8>> = components(&rel).map(<[u8]>::to_vec).collect();
+                pins.extend(Pin::chain(start, &parts).map_err(|e| fail(runs, e.into()))?);
+                mount.withheld.push(rel);
+            }
+            mount.frozen = frozen_real.iter().filter_map(|path| mount.beneath(path)).collect();
+        }
+        if pins.is_empty() {
+            pins.extend(host::pin(runs).map_err(|e| fail(runs, e.into()))?);
+        }
+        let table = Arc::new(MountTable {
+            names: mounts.iter().map(|m| m.spec.name.clone()).collect(),
+            roots: mounts.iter().enumerate().flat_map(|(i, m)| roots(i, m)).collect(),
+        });
+        for index in 0..mounts.len() {
+            let found = overlaps(&mounts, index);
+            if let Some(mount) = mounts.get_mut(index) {
+                mount.overlaps = found;
+            }
+        }
+        Ok(Self { table, mounts, pins, constraints, storage: ArcSwap::from_pointee(Vec::new()) })
+    }
+
+    /// The mounts, in order; the workspace is the first.
+    pub fn mounts(&self) -> impl Iterator<Item = &MountSpec> {
+        self.mounts.iter().map(|m| &m.spec)
+    }
+
+    /// The mounts' names, in order.
+    pub fn mount_names(&self) -> &[String] {
+        &self.table.names
+    }
+
+    /// Each mount's name, and the device and inode of its root.
+    pub fn roots_identity(&self) -> Vec<(String, u64, u64)> {
+        self.mounts.iter().map(|m| (m.spec.name.clone(), m.dev, m.ino)).collect()
+    }
+
+    /// The sandbox's layer of the policy: what it forbids whatever a config allows.
+    pub fn rules(&self) -> Vec<Rule> {
+        let mounts = self.mounts.iter().filter(|m| !m.spec.writable).map(|m| format!("{}/**", m.spec.name));
+        let patterns = self.constraints.read_only.iter().map(|p| p.as_str().to_owned());
+        let deny = |resource: String| Rule::new(Effect::Deny, Capability::FilesystemWrite.as_str(), resource);
+        mounts.chain(patterns).map(deny).collect()
+    }
+
+    /// The link-free name that model-facing text leads to; the last components may be missing.
+    pub fn resolve(&self, text: &str) -> Result<SandboxPath, ToolError> {
+        let path = self.parse(text)?;
+        self.guard(&path, Access::List)?;
+        let real = self.expand(&path)?;
+        self.guard(&real, Access::List)?;
+        Ok(real)
+    }
+
+    /// How names are resolved, and what weakens the promises here.
+    pub(crate) fn describe(&self) -> impl Iterator<Item = (&str, &'static str, bool)> {
+        self.mounts.iter().map(|m| {
+            let resolver = if m.resolver == resolver::Resolver::Kernel { "openat2" } else { "descent" };
+            (m.spec.name.as_str(), resolver, m.remote)
+        })
+    }
+
+    /// Parses model-facing text.
+    pub fn parse(&self, text: &str) -> Result<SandboxPath, ToolError> {
+        path::parse(&self.table, text)
+    }
+
+    fn mount(&self, path: &SandboxPath) -> Result<&Mount, ToolError> {
+        self.mounts.get(path.mount_index()).ok_or_else(|| {
+            ToolError::new(Code::OutsideSandbox, format!("`{path}` names a mount that this run does not have"))
+        })
+    }
+
+    /// Fails where a pinned name no longer leads to what was pinned.
+    pub(crate) fn verify(&self) -> Result<(), ToolError> {
+        self.pins.iter().try_for_each(Pin::verify)
+    }
+
+    /// The other names of the same object, through overlapping mounts.
+    pub(crate) fn aliases<'a>(&'a self, path: &'a SandboxPath) -> impl Iterator<Item = SandboxPath> + 'a {
+        let overlaps = self.mounts.get(path.mount_index()).map_or(&[][..], |m| &m.overlaps);
+        overlaps.iter().filter_map(|o| {
+            let rest = beneath(path.rel(), &o.strip)?;
+            let rel = if o.prepend.is_empty() || rest.is_empty() {
+                [o.prepend.as_slice(), rest].concat()
+            } else {
+                [o.prepend.as_slice(), rest].join(&b'/')
+            };
+            Some(path.on(o.mount, rel))
+        })
+    }
+
+    /// What the sandbox itself forbids of a name, under each name that the object has. Makes no system call.
+    pub(crate) fn guard(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        self.guard_one(path, path, access)?;
+        self.aliases(path).try_for_each(|alias| self.guard_one(&alias, path, access))
+    }
+
+    fn guard_one(&self, path: &SandboxPath, shown: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        let mount = self.mount(path)?;
+        let under = |names: &[Vec<u8>]| names.iter().any(|name| beneath(path.rel(), name).is_some());
+        let matches = |patterns: &[Pattern]| {
+            patterns.iter().any(|p| p.covers(&Resource { mount: path.mount(), rel: path.rel() }))
+        };
+        if under(&mount.withheld) || matches(&self.constraints.hidden) {
+            return Err(not_found(shown));
+        }
+        if access != Access::Write {
+            return Ok(());
+        }
+        let read_only = |why: &str| {
+            Err(ToolError::new(Code::ReadOnly, format!("`{shown}` cannot be written: {why}"))
+                .hint("Write elsewhere, for example under `deliverables/`."))
+        };
+        if !mount.spec.writable {
+            return read_only(&format!("the mount `{}` is read-only", path.mount()));
+        }
+        if components(path.rel()).any(|c| c == b".git") {
+            return read_only("`.git` is read-only for tools");
+        }
+        if under(&mount.frozen) {
+            return read_only("it configures this run");
+        }
+        if matches(&self.constraints.read_only) {
+            return read_only("the config makes it read-only");
+        }
+        if components(path.rel()).any(write::is_temp_name) {
+            return Err(ToolError::new(Code::InvalidArgs, format!("`{shown}` has the form of a temporary name"))
+                .hint("Choose another name."));
+        }
+        Ok(())
+    }
+
+    /// Opens `path` with `flags`, link-free or not at all, and says under which name.
+    fn open(
+        &self,
+        path: &SandboxPath,
+        flags: OFlags,
+        access: Access,
+        gate: &dyn Gate,
+    ) -> Result<(OwnedFd, SandboxPath), ToolError> {
+        let mut real = path.clone();
+        let mut expand = path.detour().is_some();
+        for _ in 0..MAX_RETRIES {
+            if expand {
+                real = self.expand(&real)?;
+                gate.permit(&real, access)?;
+            }
+            self.guard(&real, access)?;
+            let mount = self.mount(&real)?;
+            match mount.resolver.open(&mount.root, real.rel(), flags) {
+                Ok(fd) => return Ok((fd, real)),
+                Err(Errno::LOOP) => expand = true,
+                Err(errno) => return Err(explain(path, errno)),
+            }
+        }
+        Err(unsteady(path))
+    }
+
+    /// Opens a regular file for reading. It is typed by a descriptor that has no side effects before it is opened for
+    /// its data, and both must be the same object.
+    pub fn open_file(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<OpenFile, ToolError> {
+        for _ in 0..MAX_RETRIES {
+            let (probe, real) = self.open(path, OFlags::PATH, Access::Read, gate)?;
+            let stat = fs::fstat(&probe).map_err(|e| explain(path, e))?;
+            self.require_file(&real, &stat, &probe)?;
+            let mount = self.mount(&real)?;
+            let fd = match mount.resolver.open(&mount.root, real.rel(), OFlags::RDONLY | OFlags::NONBLOCK) {
+                Ok(fd) => fd,
+                Err(Errno::LOOP | Errno::NOENT | Errno::NOTDIR | Errno::NXIO) => continue,
+                Err(errno) => return Err(explain(path, errno)),
+            };
+            let opened = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+            if (opened.st_dev, opened.st_ino) == (stat.st_dev, stat.st_ino) {
+                return Ok(OpenFile { fd, size: size(&opened), identity: (opened.st_dev, opened.st_ino), path: real });
+            }
+        }
+        Err(unsteady(path))
+    }
+
+    fn require_file(&self, path: &SandboxPath, stat: &Stat, fd: impl AsFd) -> Result<(), ToolError> {
+        match Kind::of(stat.st_mode) {
+            Kind::File => {}
+            Kind::Directory => {
+                return Err(ToolError::new(Code::IsDirectory, format!("`{path}` is a directory"))
+                    .hint(format!("List it with list_files(path=\"{path}\").")));
+            }
+            other => {
+                return Err(ToolError::new(
+                    Code::NotRegularFile,
+                    format!("`{path}` is a {}, not a regular file", other.as_str()),
+                )
+                .hint("Only regular files are read and written."));
+            }
+        }
+        if self.constraints.deny_hard_links && stat.st_nlink > 1 {
+            return Err(ToolError::new(
+                Code::Denied,
+                format!("`{path}` has more than one name (hard links are refused)"),
+            ));
+        }
+        self.require_storage(path, stat.st_dev, fd)
+    }
+
+    fn require_storage(&self, path: &SandboxPath, dev: u64, fd: impl AsFd) -> Result<(), ToolError> {
+        if self.mount(path)?.dev == dev || self.storage.load().contains(&dev) {
+            return Ok(());
+        }
+        if !mount::on_storage(fd) {
+            return Err(ToolError::new(
+                Code::NotRegularFile,
+                format!("`{path}` is not on a file system that stores files"),
+            ));
+        }
+        self.storage.rcu(|known| known.iter().copied().chain([dev]).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Opens a directory for listing.
+    pub(crate) fn open_dir(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<(Dir, SandboxPath), ToolError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let (fd, real) = self.open(path, flags, Access::List, gate)?;
+        let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+        self.require_storage(&real, stat.st_dev, &fd)?;
+        Ok((Dir::new(fd), real))
+    }
+
+    /// What `path` leads to.
+    pub(crate) fn stat(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<(Kind, u64, SandboxPath), ToolError> {
+        let (fd, real) = self.open(path, OFlags::PATH, Access::List, gate)?;
+        let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+        Ok((Kind::of(stat.st_mode), size(&stat), real))
+    }
+
+    /// The link-free name that `path` leads to, component by component on held descriptors; `..` pops one and is never
+    /// given to the kernel. Where a component is missing the rest is kept as it stands.
+    fn expand(&self, path: &SandboxPath) -> Result<SandboxPath, ToolError> {
+        let mut mount_index = path.mount_index();
+        let mut links = 0;
+        let mut todo: Vec<Vec<u8>> = stack(path.detour().unwrap_or(path.rel()));
+        let mut done: Vec<(Option<Dir>, Vec<u8>)> = Vec::new();
+        while let Some(part) = todo.pop() {
+            let Some(mount) = self.mounts.get(mount_index) else { return Err(unsteady(path)) };
+            if part == b".." {
+                if done.pop().is_some() {
+                    continue;
+                }
+                // A link climbs above its mount's root: go on from the real host path, which may lie in another mount.
+                let mut host = mount.real.clone();
+                host.pop();
+                (mount_index, todo) = self.cross(path, host, todo)?;
+                continue;
+            }
+            let at = match done.last() {
+                Some((dir, _)) => dir.as_ref().map(AsFd::as_fd),
+                None => Some(mount.root.as_fd()),
+            };
+            // Beneath a missing component there is nothing to look at.
+            let Some(at) = at else {
+                done.push((None, part));
+                continue;
+            };
+            let opened = Component::of(&part).and_then(|name| dir::open_at(at, name, OFlags::PATH, Mode::empty()));
+            let fd = match opened {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) => {
+                    done.push((None, part));
+                    continue;
+                }
+                Err(errno) => return Err(explain(path, errno)),
+            };
+            let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+            if Kind::of(stat.st_mode) != Kind::Link {
+                done.push((Some(Dir::new(fd)), part));
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(ToolError::new(Code::NotFound, format!("`{path}` leads through too many links")));
+            }
+            let target = fs::readlinkat(&fd, c"", Vec::new()).map_err(|e| explain(path, e))?.into_bytes();
+            if target.first() == Some(&b'/') {
+                todo.extend(stack(&target));
+                done.clear();
+                (mount_index, todo) = self.cross(path, Vec::new(), todo)?;
+            } else {
+                todo.extend(stack(&target));
+            }
+        }
+        let rel = done.into_iter().map(|(_, name)| name).collect::<Vec<_>>().join(&b'/');
+        Ok(SandboxPath::new(&self.table, mount_index, rel))
+    }
+
+    /// The mount that a host path lies in, and what remains to be resolved beneath it.
+    fn cross(
+        &self,
+        path: &SandboxPath,
+        host: Vec<Vec<u8>>,
+        todo: Vec<Vec<u8>>,
+    ) -> Result<(usize, Vec<Vec<u8>>), ToolError> {
+        let whole = host.into_iter().chain(todo.into_iter().rev()).collect::<Vec<_>>().join(&b'/');
+        let (mount, rest) = path::locate(&self.table, &whole).ok_or_else(|| {
+            ToolError::new(Code::OutsideSandbox, format!("`{path}` leads outside the sandbox through a link"))
+                .hint("Use a path that stays inside the mounts.")
+        })?;
+        Ok((mount, stack(&rest)))
+    }
+}
+
+/// The components of `rel`, the next one last.
+fn stack(rel: &[u8]) -> Vec<Vec<u8>> {
+    let mut parts: Vec<Vec<u8>> = components(rel).map(<[u8]>::to_vec).collect();
+    parts.reverse();
+    parts
+}
+
+/// `rel` without the leading components `top`; `None` where it does not begin with them.
+pub(crate) fn beneath<'a>(rel: &'a [u8], top: &[u8]) -> Option<&'a [u8]> {
+    if top.is_empty() {
+        return Some(rel);
+    }
+    let rest = rel.strip_prefix(top)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
+}
+
+fn roots(index: usize, mount: &Mount) -> Vec<(usize, Vec<Vec<u8>>)> {
+    let given = std::path::absolute(&mount.spec.host).map(|p| mount::host_components(&p)).unwrap_or_default();
+    let mut roots = vec![(index, mount.real.clone())];
+    if given != mount.real && !given.iter().any(|c| c == b"..") {
+        roots.push((index, given));
+    }
+    roots
+}
+
+/// Where `mounts[index]` and others share objects, by their real paths. The run's own mounts are not reached through
+/// others and others not through them: the runs directory is withheld.
+fn overlaps(mounts: &[Mount], index: usize) -> Vec<Overlap> {
+    let Some(this) = mounts.get(index) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (other_index, other) in mounts.iter().enumerate() {
+        if other_index == index || this.spec.private || other.spec.private {
+            continue;
+        }
+        if let Some(prepend) = other.beneath(&this.real) {
+            found.push(Overlap { mount: other_index, strip: Vec::new(), prepend });
+        } else if let Some(strip) = this.beneath(&other.real) {
+            found.push(Overlap { mount: other_index, strip, prepend: Vec::new() });
+        }
+    }
+    found
+}
+
+pub(crate) fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+pub(crate) fn not_found(path: &SandboxPath) -> ToolError {
+    ToolError::new(Code::NotFound, format!("`{path}` does not exist"))
+        .hint("Look for the right name with list_files or grep_files.")
+}
+
+pub(crate) fn unsteady(path: &SandboxPath) -> ToolError {
+    ToolError::new(Code::Io, format!("`{path}` kept changing while it was opened")).hint("Try again.")
+}
+
+/// A system call's failure on a name, as the model is told of it.
+pub(crate) fn explain(path: &SandboxPath, errno: Errno) -> ToolError {
+    match errno {
+        Errno::NOENT => not_found(path),
+        Errno::NOTDIR => ToolError::new(Code::NotADirectory, format!("`{path}`: a component is not a directory"))
+            .hint("Look at the parent with list_files."),
+        Errno::XDEV => ToolError::new(Code::OutsideSandbox, format!("`{path}` leads outside the sandbox")),
+        Errno::NAMETOOLONG => ToolError::new(Code::InvalidArgs, "the path is too long"),
+        Errno::NXIO => ToolError::new(Code::NotRegularFile, format!("`{path}` is not a regular file")),
+        other => ToolError::io(&path.to_string(), "opening", other),
+    }
+}

@@ -1,0 +1,165 @@
+//! [`Mount`]: a named directory of the sandbox, held by descriptor from the moment it is made.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::dir::{Component, Dir};
+use super::path::components;
+use super::resolver::Resolver;
+use crate::error::{Code, KgentError, ToolError};
+
+/// File systems that store files: ext, xfs, btrfs, tmpfs, ramfs, overlay, zfs, f2fs, 9p, virtiofs and FUSE, NFS, CIFS.
+const STORAGE: &[u32] = &[
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x0102_1994,
+    0x8584_58f6,
+    0x794c_7630,
+    0x2fc1_2fc1,
+    0xf2f5_2010,
+    0x0102_1997,
+    0x6573_5546,
+    0x6969,
+    0xff53_4d42,
+    0xfe53_4d42,
+];
+/// Those of them that may hang in the kernel, where no deadline fires.
+const REMOTE: &[u32] = &[0x6573_5546, 0x6969, 0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
+
+/// What a mount is made from.
+#[derive(Clone, Debug)]
+pub struct MountSpec {
+    /// Its name: the first component of its sandbox paths.
+    pub name: String,
+    /// The host directory.
+    pub host: PathBuf,
+    /// Whether tools may write in it.
+    pub writable: bool,
+    /// One of the run's own directories: files 0600, folders 0700.
+    pub private: bool,
+    /// Added by the user: `external_directory` is asked first.
+    pub external: bool,
+}
+
+/// A named directory of the sandbox.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    pub(crate) spec: MountSpec,
+    pub(crate) root: OwnedFd,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+    /// The real host path, as components.
+    pub(crate) real: Vec<Vec<u8>>,
+    pub(crate) resolver: Resolver,
+    pub(crate) remote: bool,
+    /// The same objects under other mounts' names: this mount's `prefix` is that mount's root, or the other way round.
+    pub(crate) overlaps: Vec<Overlap>,
+    /// Names beneath the root, each with its subtree, that no tool sees: the runs directory.
+    pub(crate) withheld: Vec<Vec<u8>>,
+    /// Names beneath the root that no tool writes: config files.
+    pub(crate) frozen: Vec<Vec<u8>>,
+}
+
+/// How names of one mount become names of another that shares objects with it.
+#[derive(Debug)]
+pub(crate) struct Overlap {
+    pub(crate) mount: usize,
+    /// Removed from the front of a name here; a name without it is not in the other mount.
+    pub(crate) strip: Vec<u8>,
+    /// Put in front of it there.
+    pub(crate) prepend: Vec<u8>,
+}
+
+impl Mount {
+    pub(crate) fn open(spec: MountSpec) -> Result<Self, KgentError> {
+        let shown = spec.host.display().to_string();
+        let fail = |why: String| KgentError::Run(format!("mount `{}`: `{shown}` {why}", spec.name));
+        let root = fs::open(&spec.host, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
+            |errno| match errno {
+                Errno::NOENT => fail("does not exist".into()),
+                Errno::NOTDIR => fail("is not a directory".into()),
+                other => fail(format!("cannot be opened: {}", std::io::Error::from(other))),
+            },
+        )?;
+        let stat = fs::fstat(&root).map_err(|e| fail(std::io::Error::from(e).to_string()))?;
+        let magic = magic(&root).map_err(|e| fail(std::io::Error::from(e).to_string()))?;
+        if !STORAGE.contains(&magic) {
+            return Err(fail("is not on a file system that stores files".into()));
+        }
+        let real = std::fs::canonicalize(&spec.host).map_err(|e| fail(e.to_string()))?;
+        Ok(Self {
+            resolver: Resolver::probe(&root),
+            dev: stat.st_dev,
+            ino: stat.st_ino,
+            real: host_components(&real),
+            remote: REMOTE.contains(&magic),
+            overlaps: Vec::new(),
+            withheld: Vec::new(),
+            frozen: Vec::new(),
+            spec,
+            root,
+        })
+    }
+
+    /// The name beneath this mount's root of a real host path, where it lies there.
+    pub(crate) fn beneath(&self, real: &[Vec<u8>]) -> Option<Vec<u8>> {
+        real.strip_prefix(self.real.as_slice()).map(|rest| rest.join(&b'/'))
+    }
+}
+
+/// An absolute host path as components.
+pub(crate) fn host_components(path: &Path) -> Vec<Vec<u8>> {
+    components(path.as_os_str().as_bytes()).map(<[u8]>::to_vec).collect()
+}
+
+fn magic(fd: impl AsFd) -> rustix::io::Result<u32> {
+    // The kernel's field is wider than the constants on some machines; the constants fit 32 bits.
+    fs::fstatfs(fd).map(|s| u32::try_from(i128::from(s.f_type) & 0xffff_ffff).unwrap_or(0))
+}
+
+/// Whether the open file lies on a file system that stores files.
+pub(crate) fn on_storage(fd: impl AsFd) -> bool {
+    magic(fd).is_ok_and(|magic| STORAGE.contains(&magic))
+}
+
+/// A name that must keep leading to the same object for as long as the run lives.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    parent: Dir,
+    name: Vec<u8>,
+    identity: (u64, u64),
+}
+
+impl Pin {
+    /// Pins each component of `path` below `start`, a component-wise path without links.
+    pub(crate) fn chain(start: OwnedFd, path: &[Vec<u8>]) -> rustix::io::Result<Vec<Self>> {
+        let mut pins = Vec::with_capacity(path.len());
+        let mut dir = start;
+        for name in path {
+            let parent = Dir::new(dir);
+            let component = Component::of(name)?;
+            dir = parent.open(component, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            let stat = fs::fstat(&dir)?;
+            pins.push(Self { parent, name: name.clone(), identity: (stat.st_dev, stat.st_ino) });
+        }
+        Ok(pins)
+    }
+
+    /// Fails where the name leads elsewhere now.
+    pub(crate) fn verify(&self) -> Result<(), ToolError> {
+        let now = Component::of(&self.name).and_then(|name| self.parent.stat(name));
+        if now.is_ok_and(|s| (s.st_dev, s.st_ino) == self.identity) {
+            return Ok(());
+        }
+        Err(ToolError::new(
+            Code::SandboxUnavailable,
+            "a directory of the run was moved or replaced while the run was open",
+        )
+        .hint("Nothing the model sends can mend this; the host must open the run again."))
+    }
+}

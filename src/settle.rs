@@ -1,0 +1,317 @@
+//! Settle: from a call to a result. Every call of every tool goes through here, in this order, and leaves one record.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::args;
+use crate::context::{CallContext, Host, Interrupt, RunContext};
+use crate::error::{Code, KgentError, Status, ToolError};
+use crate::output::bound;
+use crate::record::call_record::{CallRecord, now};
+use crate::record::event::{self, EventType, Owner};
+use crate::record::jsonl::Sink;
+use crate::registry::snapshot::check_mounts;
+use crate::registry::{Output, ToolDefinition};
+use crate::result::{Content, ToolResult, one_line};
+use crate::sandbox::Gate;
+
+/// How deep settle may run inside settle.
+const MAX_DEPTH: u32 = 16;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Arguments as they came.
+#[derive(Debug)]
+pub enum Arguments {
+    /// A JSON object, or its text as a string.
+    Value(Value),
+    /// Something that is not JSON; what is wrong with it.
+    Invalid(ToolError),
+}
+
+/// A settled call.
+#[derive(Debug)]
+pub struct Settled {
+    /// What the caller gets.
+    pub result: ToolResult,
+    /// What stopped the call from outside, given back to the host now that the call is on record.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// Calls the tool that was looked up. Expected failures are results.
+///
+/// # Errors
+/// [`KgentError`] for what the host must mend: a tool that is not bound, other mounts than the policy's, a closed run.
+pub fn settle(
+    name: &str,
+    tool: Result<&ToolDefinition, ToolError>,
+    args: Arguments,
+    context: &RunContext,
+    host: Arc<dyn Host>,
+) -> Result<Settled, KgentError> {
+    let binding = tool.as_ref().ok().map(|tool| {
+        tool.binding().ok_or_else(|| KgentError::Registration(format!("tool `{name}` is not bound to a policy")))
+    });
+    let binding = binding.transpose()?;
+    if let Some(binding) = binding {
+        check_mounts(context, &binding.policy)?;
+    }
+    if context.run().is_closed() {
+        return Err(KgentError::Run(format!("run `{}` is closed", context.run().id())));
+    }
+    let started_at = now();
+    let action = tool.as_ref().ok().and_then(|tool| tool.action()).unwrap_or(name);
+    let call = CallContext::begin(context, binding.map(|b| &b.policy), action, host)?;
+    let mut facts = Facts { name, scope: binding.map_or("none", |b| b.scope), ..Facts::default() };
+    let mutating = tool.as_ref().is_ok_and(|tool| tool.mutating());
+    let outcome = rooms(tool, args, &call, &mut facts);
+    call.end();
+    Ok(record(outcome, &call, &facts, &started_at, mutating))
+}
+
+/// What the record needs of a call's way through the rooms.
+#[derive(Default)]
+struct Facts<'a> {
+    name: &'a str,
+    scope: &'static str,
+    args: String,
+    repairs: Vec<String>,
+}
+
+fn rooms(
+    tool: Result<&ToolDefinition, ToolError>,
+    args: Arguments,
+    call: &CallContext,
+    facts: &mut Facts<'_>,
+) -> Result<ToolResult, ToolError> {
+    let run = &call.call().run;
+    let content_args = tool.as_ref().map_or(&[][..], |tool| tool.definition().content_args);
+    match &args {
+        Arguments::Value(args) => run.redactor.args_json(args, content_args, &mut facts.args),
+        Arguments::Invalid(_) => facts.args.push_str("null"),
+    }
+    // 1 look up
+    let tool = tool?;
+    if tool.binding().and_then(|b| b.live.as_ref()).is_some_and(|live| !live.holds(facts.name)) {
+        return Err(ToolError::new(
+            Code::StaleTool,
+            format!("the tool `{}` was closed or replaced since it was offered", facts.name),
+        )
+        .hint("Look at the tools that are offered now."));
+    }
+    let depth = Depth::enter()?;
+    // 2 decode
+    let args = match args {
+        Arguments::Value(Value::String(text)) => args::parse_json(&text)?,
+        Arguments::Value(value) => value,
+        Arguments::Invalid(error) => return Err(error),
+    };
+    let prepared = tool.definition().executor.prepare(args)?;
+    facts.repairs = prepared.repairs;
+    // 3 authorise: the requested names, before any system call on them
+    run.sandbox.verify()?;
+    let mut paths = Vec::with_capacity(prepared.targets.len());
+    for (text, access) in &prepared.targets {
+        let path = run.sandbox.parse(text)?;
+        call.authorise(&path, *access)?;
+        paths.push(path);
+    }
+    if prepared.targets.is_empty() {
+        call.authorise_tool(facts.name, tool.capability())?;
+    }
+    // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
+    // 5 begin
+    if tool.mutating() {
+        let targets: Vec<Value> = paths.iter().map(|path| json!({"path": path.to_string()})).collect();
+        begin(call, facts.name, &targets)?;
+    }
+    // 6 execute
+    call.checkpoint()?;
+    let execute = prepared.execute;
+    let output =
+        catch_unwind(AssertUnwindSafe(|| execute(paths, call))).unwrap_or_else(|panic| Err(panicked(&panic)))?;
+    drop(depth);
+    // 7 encode: a declared output schema was checked by the executor, on its own value
+    // 8 bound
+    Ok(bounded(output, call))
+}
+
+/// `tool.started` is on record before anything is done.
+fn begin(call: &CallContext, tool: &str, targets: &[Value]) -> Result<(), ToolError> {
+    let data = json!({"tool": tool, "targets": targets});
+    let line = event::event(&owner(call), &now(), EventType::ToolStarted, &data);
+    call.call().run.journal.append(&[(Sink::Events, &line)])
+}
+
+fn owner(call: &CallContext) -> Owner<'_> {
+    let inner = call.call();
+    Owner { run_id: inner.run.id(), id: Some(&inner.id), call_id: inner.info.call_id.as_deref() }
+}
+
+fn panicked(panic: &Box<dyn Any + Send>) -> ToolError {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    internal().cause(format!("panic: {}", text.unwrap_or("without a message")))
+}
+
+/// A defect of a tool, as the model is told of it.
+pub fn internal() -> ToolError {
+    ToolError::new(Code::Internal, "the tool failed for a reason of its own").hint("Try another way, or tell the user.")
+}
+
+/// Cuts what the model sees; the whole goes to an artifact.
+fn bounded(output: Output, call: &CallContext) -> ToolResult {
+    let limits = call.limits();
+    let (max_lines, max_bytes) = (limits.max_output_lines, limits.max_output_bytes);
+    let mut content = output.content;
+    let texts = content.iter().filter_map(|part| match part {
+        Content::Text(text) => Some(&**text),
+        Content::File { .. } => None,
+    });
+    let bytes: usize = texts.clone().map(str::len).sum();
+    let mut truncated = output.truncated;
+    let over = bytes > max_bytes
+        || texts.clone().map(|t| memchr::memchr_iter(b'\n', t.as_bytes()).count()).sum::<usize>() > max_lines;
+    if over {
+        let whole = texts.collect::<Vec<_>>().join("\n");
+        if let Some(cut) = bound::preview(&whole, max_lines, max_bytes) {
+            truncated = true;
+            let stored = call.store(&format!("{}.txt", call.id()), whole.as_bytes());
+            let notice = match stored {
+                Ok(path) => format!(
+                    "[{} lines and {} bytes are left out here; the whole output is in {path}. \
+                     Read on with read_file(path=\"{path}\", offset={}).]",
+                    cut.omitted_lines,
+                    cut.omitted_bytes,
+                    cut.head.matches('\n').count() + 1
+                ),
+                Err(_) => format!(
+                    "[{} lines and {} bytes are left out here, and the whole output could not be stored. Ask for less.]",
+                    cut.omitted_lines, cut.omitted_bytes
+                ),
+            };
+            let parts = [cut.head, &notice, cut.tail].map(|text| Content::Text(text.into()));
+            content =
+                parts.into_iter().chain(content.into_iter().filter(|c| matches!(c, Content::File { .. }))).collect();
+        }
+    }
+    content.extend(output.notices.into_iter().map(|notice| Content::Text(notice.into())));
+    let mut notes = call.notes();
+    notes.truncated |= truncated;
+    let artifacts = output.artifacts.into_iter().chain(notes.artifacts.iter().cloned()).collect();
+    ToolResult { ok: true, summary: one_line(&output.summary), data: output.data, artifacts, error: None, content }
+}
+
+/// 9 record: one line for the call, its events, an error line if it failed; what cannot be recorded is not told.
+fn record(
+    outcome: Result<ToolResult, ToolError>,
+    call: &CallContext,
+    facts: &Facts<'_>,
+    started_at: &str,
+    mutating: bool,
+) -> Settled {
+    let result = outcome.unwrap_or_else(ToolResult::failure);
+    let inner = call.call();
+    let run = &inner.run;
+    let status = result.error.as_ref().map_or(Status::Completed, |error| error.code.status());
+    let mut notes = call.notes();
+    if notes.bytes_out == 0 {
+        notes.bytes_out = result
+            .content
+            .iter()
+            .map(|part| match part {
+                Content::Text(text) => text.len() as u64,
+                Content::File { data, .. } => data.len() as u64,
+            })
+            .sum();
+    }
+    let duration_us = u64::try_from(call.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let body = CallRecord {
+        id: &inner.id,
+        run_id: run.id(),
+        info: &inner.info,
+        tool: bound::cut(facts.name, 64),
+        scope: facts.scope,
+        status,
+        started_at,
+        duration_us,
+        summary: &result.summary,
+        args: &facts.args,
+        repairs: &facts.repairs,
+        permission: notes.permission.as_ref(),
+        artifacts: &notes.artifacts,
+        error: result.error.as_ref(),
+        bytes_in: notes.bytes_in,
+        bytes_out: notes.bytes_out,
+        truncated: notes.truncated,
+    }
+    .body(&run.redactor);
+    let owner = owner(call);
+    let time = now();
+    let kind = match status {
+        Status::Completed => EventType::ToolCompleted,
+        Status::Blocked => EventType::ToolBlocked,
+        Status::Cancelled => EventType::ToolCancelled,
+        Status::Failed | Status::Timeout | Status::Interrupted => EventType::ToolFailed,
+    };
+    let code = result.error.as_ref().map(|error| error.code.as_str());
+    let ended = EndedData { tool: bound::cut(facts.name, 64), status: status.as_str(), duration_us, code };
+    let mut lines = vec![(Sink::Tools, body)];
+    for path in &notes.artifacts {
+        lines.push((Sink::Events, event::event(&owner, &time, EventType::ArtifactCreated, &json!({"path": path}))));
+    }
+    lines.push((Sink::Events, event::event(&owner, &time, kind, &ended)));
+    if let Some(error) = &result.error {
+        let redact = |text: &str| run.redactor.text(text).into_owned();
+        let logged = ToolError {
+            message: redact(&error.message),
+            cause: error.cause.as_deref().map(|c| redact(c).into()),
+            ..error.clone()
+        };
+        lines.push((Sink::Errors, event::error(&owner, &time, bound::cut(facts.name, 64), &logged)));
+    }
+    let interrupt = notes.interrupt.take();
+    drop(notes);
+    let lines: Vec<(Sink, &str)> = lines.iter().map(|(sink, line)| (*sink, line.as_str())).collect();
+    let result = match run.journal.append(&lines) {
+        Ok(()) => result,
+        Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && mutating}))),
+    };
+    Settled { result, interrupt }
+}
+
+/// What an event says of a call that ended.
+#[derive(serde::Serialize)]
+struct EndedData<'a> {
+    tool: &'a str,
+    status: &'static str,
+    duration_us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+}
+
+/// One level of settle inside settle, on this thread.
+struct Depth;
+
+impl Depth {
+    fn enter() -> Result<Self, ToolError> {
+        DEPTH.with(|depth| {
+            if depth.get() >= MAX_DEPTH {
+                return Err(ToolError::new(Code::Failed, format!("calls are nested more than {MAX_DEPTH} deep")));
+            }
+            depth.set(depth.get() + 1);
+            Ok(Self)
+        })
+    }
+}
+
+impl Drop for Depth {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
+    }
+}

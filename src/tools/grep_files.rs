@@ -1,0 +1,615 @@
+//! `grep_files`: a parallel search over one descriptor-relative walk, in path order. Once the first `max_results`
+//! matches in that order are known, the work stops, not only the output.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use grep_matcher::Matcher;
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BuiltIn, only};
+use crate::context::CallContext;
+use crate::error::{Code, ToolError};
+use crate::output::bound::cut;
+use crate::output::glob::Globs;
+use crate::permission::Capability;
+use crate::registry::Output;
+use crate::result::{Content, Data};
+use crate::sandbox::walk::{Found, Skipped, Walk, WalkOptions};
+use crate::sandbox::{Access, Gate, Kind, OpenFile, SandboxPath};
+
+/// The longest pattern, in bytes.
+const MAX_PATTERN_BYTES: usize = 4096;
+/// The memory of a compiled pattern, and of its search per thread, in bytes.
+const MAX_PROGRAM_BYTES: usize = 10 << 20;
+const MAX_CACHE_BYTES: usize = 8 << 20;
+/// The longest line that is searched, in bytes.
+const MAX_SEARCHED_LINE: usize = 16 << 20;
+/// The most lines around a match.
+const MAX_CONTEXT: u64 = 20;
+/// How many files a worker takes at a time.
+const BATCH: usize = 32;
+/// How many entries it looks at for them.
+const MAX_LOOKED_AT: usize = 2048;
+/// The most workers.
+const MAX_WORKERS: usize = 8;
+
+pub(super) struct GrepFiles;
+
+/// What `grep_files` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Args {
+    /// The regular expression, matched within a line.
+    pattern: String,
+    /// The folder or file to search. Default: the workspace.
+    path: Option<String>,
+    /// A glob that the files must match; without `/` it is matched against the last component.
+    include: Option<String>,
+    /// Take the pattern as plain text. Default false.
+    literal: Option<bool>,
+    /// Ignore upper and lower case. Default false.
+    ignore_case: Option<bool>,
+    /// How many lines to show before and after each match, at most 20. Default 0.
+    #[schemars(range(max = 20))]
+    context: Option<u64>,
+    /// What to give. Default content.
+    output: Option<Mode>,
+    /// Search names that begin with a dot too. Default false.
+    hidden: Option<bool>,
+    /// Search what ignore files name too. Default false.
+    ignored: Option<bool>,
+}
+
+/// What a search gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    /// The matching lines.
+    #[default]
+    Content,
+    /// The files that match.
+    Files,
+    /// How many lines match in each file.
+    Count,
+}
+
+#[derive(Serialize)]
+struct GrepData {
+    matches: Vec<Hit>,
+    /// How many lines match; a lower bound where `truncated`.
+    count: u64,
+    files: FilesData,
+    truncated: bool,
+    skipped: Skipped,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum FilesData {
+    Number(u64),
+    Names(Vec<String>),
+}
+
+#[derive(Clone, Serialize)]
+struct Hit {
+    path: String,
+    line: u64,
+    column: u64,
+    text: String,
+    truncated: bool,
+}
+
+/// What one file gave.
+struct FileHits {
+    path: SandboxPath,
+    rows: Vec<Row>,
+    count: u64,
+    binary_at: Option<u64>,
+}
+
+enum Row {
+    Match { line: u64, column: u64, text: String, truncated: bool },
+    Context { line: u64, text: String },
+    Break,
+}
+
+impl BuiltIn for GrepFiles {
+    type Args = Args;
+    const NAME: &'static str = "grep_files";
+    const TEXT: &'static str = include_str!("grep_files.md");
+    const CAPABILITY: Capability = Capability::FilesystemRead;
+
+    fn targets(args: &Args) -> Vec<(String, Access)> {
+        vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)]
+    }
+
+    fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {
+        let path = only(paths)?;
+        let matcher = compile(&args)?;
+        let include = args.include.as_deref().map(|text| Globs::compile("include", text)).transpose()?;
+        if args.context.is_some_and(|context| context > MAX_CONTEXT) {
+            return Err(ToolError::new(Code::InvalidArgs, format!("`context` is over {MAX_CONTEXT}")));
+        }
+        let options = Options {
+            mode: args.output.unwrap_or_default(),
+            context: usize::try_from(args.context.unwrap_or(0)).unwrap_or(0),
+            cap: call.limits().max_results,
+            line_bytes: call.limits().max_line_bytes,
+        };
+        let search = Search { matcher: &matcher, options, call, stop: AtomicBool::new(false) };
+        let walk_options = WalkOptions {
+            hidden: args.hidden.unwrap_or(false),
+            ignored: args.ignored.unwrap_or(false),
+            depth: usize::MAX,
+            max_entries: call.limits().max_scan_files,
+            access: Access::Read,
+        };
+        let collected = match call.sandbox().open_dir(&path, call) {
+            Ok((dir, real)) => {
+                let walk = Walk::new(call.sandbox(), call, dir, &real, walk_options)?;
+                search.tree(walk, include.as_ref(), &real)?
+            }
+            Err(error) if error.code == Code::NotADirectory => search.file(&path)?,
+            Err(error) => return Err(error),
+        };
+        Ok(present(collected, &args, &options, call))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Options {
+    mode: Mode,
+    context: usize,
+    cap: usize,
+    line_bytes: usize,
+}
+
+/// The pattern, compiled. Its time is linear in the text, its memory bounded.
+fn compile(args: &Args) -> Result<RegexMatcher, ToolError> {
+    let pattern = args.pattern.as_str();
+    if pattern.is_empty() || pattern.contains('\0') {
+        return Err(ToolError::new(Code::InvalidArgs, "`pattern` is empty or holds a NUL character")
+            .hint("Send what to search for; to list files use list_files."));
+    }
+    if pattern.len() > MAX_PATTERN_BYTES {
+        return Err(ToolError::new(Code::InvalidPattern, format!("`pattern` is over {MAX_PATTERN_BYTES} bytes")));
+    }
+    let literal = args.literal.unwrap_or(false);
+    if literal && pattern.contains('\n') {
+        return Err(ToolError::new(
+            Code::InvalidPattern,
+            "`pattern` holds a line break, and matching is within a line",
+        ));
+    }
+    RegexMatcherBuilder::new()
+        .fixed_strings(literal)
+        .case_insensitive(args.ignore_case.unwrap_or(false))
+        .line_terminator(Some(b'\n'))
+        .size_limit(MAX_PROGRAM_BYTES)
+        .dfa_size_limit(MAX_CACHE_BYTES)
+        .build(pattern)
+        .map_err(|error| {
+            ToolError::new(
+                Code::InvalidPattern,
+                format!("`pattern` is not a regular expression that can be searched: {}", one_line(&error.to_string())),
+            )
+            .hint("Look-around and back-references are not supported; pass literal=true to search for plain text.")
+        })
+}
+
+/// The last, telling line of a regex error, with the offset that its caret shows.
+fn one_line(error: &str) -> String {
+    let offset = error.lines().find_map(|line| line.trim_start().starts_with('^').then(|| line.find('^')).flatten());
+    let text = error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(error).trim();
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    match offset {
+        // The pattern is shown indented by four.
+        Some(at) => format!("{text} (at offset {})", at.saturating_sub(4)),
+        None => text.to_owned(),
+    }
+}
+
+struct Search<'a> {
+    matcher: &'a RegexMatcher,
+    options: Options,
+    call: &'a CallContext,
+    stop: AtomicBool,
+}
+
+/// What workers hand in, put back in the walk's order.
+#[derive(Default)]
+struct Collected {
+    waiting: BTreeMap<u64, Vec<FileHits>>,
+    next: u64,
+    files: Vec<FileHits>,
+    rows: usize,
+    skipped: Skipped,
+    scanned: u64,
+    truncated: bool,
+    error: Option<ToolError>,
+}
+
+struct Source<'a> {
+    walk: Walk<'a>,
+    batch: u64,
+    ended: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Search<'_> {
+    fn tree(&self, walk: Walk<'_>, include: Option<&Globs>, start: &SandboxPath) -> Result<Collected, ToolError> {
+        let source = Mutex::new(Source { walk, batch: 0, ended: false });
+        let collected = Mutex::new(Collected::default());
+        let work = || {
+            let mut searcher = self.searcher();
+            while let Some((batch, files)) = self.take(&source, include, start, &collected) {
+                self.batch(&mut searcher, batch, &files, &collected);
+            }
+        };
+        // A small tree is done by one; only a walk that goes on gets help.
+        let mut searcher = self.searcher();
+        if let Some((batch, files)) = self.take(&source, include, start, &collected) {
+            self.batch(&mut searcher, batch, &files, &collected);
+        }
+        drop(searcher);
+        if !lock(&source).ended {
+            let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS));
+            std::thread::scope(|scope| {
+                for _ in 1..workers {
+                    scope.spawn(work);
+                }
+                work();
+            });
+        }
+        let mut collected = collected.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let source = source.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = collected.error.take() {
+            return Err(error);
+        }
+        collected.truncated |= source.walk.capped || self.stop.load(Ordering::Relaxed);
+        collected.skipped.merge(&source.walk.skipped);
+        Ok(collected)
+    }
+
+    /// The next files to search, in path order.
+    fn take(
+        &self,
+        source: &Mutex<Source<'_>>,
+        include: Option<&Globs>,
+        start: &SandboxPath,
+        collected: &Mutex<Collected>,
+    ) -> Option<(u64, Vec<Found>)> {
+        let mut source = lock(source);
+        let mut files = Vec::with_capacity(BATCH);
+        if source.ended {
+            return None;
+        }
+        for _ in 0..MAX_LOOKED_AT {
+            if files.len() == BATCH || source.ended {
+                break;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                source.ended = true;
+                break;
+            }
+            match source.walk.next() {
+                Ok(Some(found)) => match found.kind {
+                    Kind::File if include.is_none_or(|glob| glob.matches(&found.path, start)) => files.push(found),
+                    Kind::File | Kind::Directory => {}
+                    Kind::Link => lock(collected).skipped.add("links", 1),
+                    _ => lock(collected).skipped.add("special", 1),
+                },
+                Ok(None) => source.ended = true,
+                Err(error) => {
+                    lock(collected).error.get_or_insert(error);
+                    self.stop.store(true, Ordering::Relaxed);
+                    source.ended = true;
+                }
+            }
+        }
+        source.batch += 1;
+        Some((source.batch - 1, files))
+    }
+
+    fn batch(&self, searcher: &mut Searcher, batch: u64, files: &[Found], collected: &Mutex<Collected>) {
+        let mut found = Vec::new();
+        let mut skipped = Skipped::default();
+        let mut scanned = 0;
+        let mut failed = None;
+        if let Err(error) = self.call.poll() {
+            failed = Some(error);
+        }
+        for file in files {
+            if failed.is_some() || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            match self.call.sandbox().open_found(file) {
+                Ok(open) => {
+                    scanned += open.size;
+                    match self.one(searcher, &open) {
+                        Ok(hits) => keep(hits, &mut found, &mut skipped),
+                        Err(Failure::Call(error)) => failed = Some(error),
+                        Err(Failure::File(reason)) => skipped.add(reason, 1),
+                    }
+                }
+                Err(reason) => skipped.add(reason, 1),
+            }
+        }
+        let mut collected = lock(collected);
+        collected.skipped.merge(&skipped);
+        collected.scanned += scanned;
+        if collected.scanned > self.call.limits().max_scan_bytes {
+            collected.truncated = true;
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        if let Some(error) = failed {
+            collected.error.get_or_insert(error);
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        collected.waiting.insert(batch, found);
+        while let Some(files) = {
+            let next = collected.next;
+            collected.waiting.remove(&next)
+        } {
+            collected.next += 1;
+            for file in files {
+                collected.rows += self.options.rows_of(&file);
+                collected.files.push(file);
+            }
+        }
+        if collected.rows > self.options.cap {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn file(&self, path: &SandboxPath) -> Result<Collected, ToolError> {
+        self.call.authorise(path, Access::Read)?;
+        let file = self.call.sandbox().open_file(path, self.call)?;
+        let mut collected = Collected::default();
+        match self.one(&mut self.searcher(), &file) {
+            Ok(hits) => keep(hits, &mut collected.files, &mut collected.skipped),
+            Err(Failure::Call(error)) => return Err(error),
+            Err(Failure::File(reason)) => collected.skipped.add(reason, 1),
+        }
+        collected.scanned = file.size;
+        Ok(collected)
+    }
+
+    fn searcher(&self) -> Searcher {
+        SearcherBuilder::new()
+            .binary_detection(BinaryDetection::quit(0))
+            .before_context(self.options.context)
+            .after_context(self.options.context)
+            .heap_limit(Some(MAX_SEARCHED_LINE))
+            .build()
+    }
+
+    fn one(&self, searcher: &mut Searcher, file: &OpenFile) -> Result<FileHits, Failure> {
+        let mut sink = Hits {
+            search: self,
+            hits: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None },
+            kept: 0,
+        };
+        let reader = Checked { file, search: self };
+        match searcher.search_reader(self.matcher, reader, &mut sink) {
+            Ok(()) => Ok(sink.hits),
+            Err(error) => match error.get_ref().and_then(|e| e.downcast_ref::<ToolError>()) {
+                Some(error) => Err(Failure::Call(error.clone())),
+                None if error.to_string().contains("allocation limit") => Err(Failure::File("line_too_long")),
+                None => Err(Failure::File("unreadable")),
+            },
+        }
+    }
+}
+
+enum Failure {
+    /// The call is over: cancelled, or out of time.
+    Call(ToolError),
+    /// The file is passed over.
+    File(&'static str),
+}
+
+impl Options {
+    /// How much of the result a file takes up.
+    fn rows_of(&self, file: &FileHits) -> usize {
+        match self.mode {
+            Mode::Content => usize::try_from(file.count).unwrap_or(usize::MAX),
+            Mode::Files | Mode::Count => 1,
+        }
+    }
+}
+
+/// A file with matches is kept; one that turned out binary before any is counted.
+fn keep(hits: FileHits, found: &mut Vec<FileHits>, skipped: &mut Skipped) {
+    if hits.count > 0 {
+        found.push(hits);
+    } else if hits.binary_at.is_some() {
+        skipped.add("binary", 1);
+    }
+}
+
+/// A file read with the call's deadline and cancellation checked at each read.
+struct Checked<'a> {
+    file: &'a OpenFile,
+    search: &'a Search<'a>,
+}
+
+impl io::Read for Checked<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.search.call.poll().map_err(io::Error::other)?;
+        self.file.read(buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))
+    }
+}
+
+struct Hits<'a> {
+    search: &'a Search<'a>,
+    hits: FileHits,
+    /// Matches kept as rows.
+    kept: usize,
+}
+
+impl Sink for Hits<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
+        self.hits.count += 1;
+        let options = &self.search.options;
+        if options.mode != Mode::Content {
+            return Ok(options.mode == Mode::Count);
+        }
+        let bytes = found.bytes();
+        let at = self.search.matcher.find(bytes).ok().flatten();
+        let (start, end) = at.map_or((0, 0), |m| (m.start(), m.end()));
+        let (text, truncated) = snippet(bytes, start, end, options.line_bytes);
+        let before = bytes.get(..start).unwrap_or_default();
+        let column = String::from_utf8_lossy(before).chars().count() as u64 + 1;
+        self.hits.rows.push(Row::Match { line: found.line_number().unwrap_or(0), column, text, truncated });
+        self.kept += 1;
+        // One more than the cap tells that there are more.
+        Ok(self.kept <= options.cap)
+    }
+
+    fn context(&mut self, _: &Searcher, found: &SinkContext<'_>) -> io::Result<bool> {
+        if self.search.options.mode == Mode::Content {
+            let (text, _) = snippet(found.bytes(), 0, 0, self.search.options.line_bytes);
+            self.hits.rows.push(Row::Context { line: found.line_number().unwrap_or(0), text });
+        }
+        Ok(true)
+    }
+
+    fn context_break(&mut self, _: &Searcher) -> io::Result<bool> {
+        if self.search.options.mode == Mode::Content {
+            self.hits.rows.push(Row::Break);
+        }
+        Ok(true)
+    }
+
+    fn finish(&mut self, _: &Searcher, end: &SinkFinish) -> io::Result<()> {
+        self.hits.binary_at = end.binary_byte_offset();
+        Ok(())
+    }
+}
+
+/// A line without its end, as text; where it is too long, the part around the match.
+fn snippet(line: &[u8], start: usize, end: usize, max: usize) -> (String, bool) {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.len() <= max {
+        return (String::from_utf8_lossy(line).into_owned(), false);
+    }
+    let end = end.min(line.len()).min(start + max);
+    let room = max.saturating_sub(end - start);
+    let from = start.saturating_sub(room / 2).min(line.len().saturating_sub(max));
+    let part = line.get(from..(from + max).min(line.len())).unwrap_or_default();
+    // Characters that the window cuts go; bytes that were never text stay visible.
+    let lead = part.iter().take(3).take_while(|b| **b & 0xc0 == 0x80).count();
+    let part = part.get(if from > 0 { lead } else { 0 }..).unwrap_or_default();
+    let valid = match std::str::from_utf8(part) {
+        Err(e) if e.error_len().is_none() => part.get(..e.valid_up_to()).unwrap_or_default(),
+        _ => part,
+    };
+    let text = String::from_utf8_lossy(valid);
+    (
+        format!(
+            "{}{}{}",
+            if from > 0 { "…" } else { "" },
+            cut(&text, max),
+            if from + max < line.len() { "…" } else { "" }
+        ),
+        true,
+    )
+}
+
+fn present(collected: Collected, args: &Args, options: &Options, call: &CallContext) -> Output {
+    let limits = call.limits();
+    let mut truncated = collected.truncated;
+    let (mut text, mut matches, mut names) = (String::new(), Vec::new(), Vec::new());
+    let (mut count, mut rows, mut files, mut data_bytes) = (0, 0, 0_u64, 0);
+    let mut notices = Vec::new();
+    'files: for file in collected.files {
+        if rows >= options.cap {
+            truncated = true;
+            break;
+        }
+        files += 1;
+        let path = file.path.row();
+        if let Some(at) = file.binary_at {
+            notices.push(format!("[{path}: binary from byte {at} on; what comes after is not searched.]"));
+        }
+        match options.mode {
+            Mode::Files => {
+                count += file.count;
+                rows += 1;
+                let _ = writeln!(text, "{path}");
+                names.push(file.path.to_string());
+            }
+            Mode::Count => {
+                count += file.count;
+                rows += 1;
+                let _ = writeln!(text, "{path}:{}", file.count);
+            }
+            Mode::Content => {
+                for row in file.rows {
+                    match row {
+                        Row::Match { line, column, text: found, truncated: shortened } => {
+                            if rows >= options.cap {
+                                truncated = true;
+                                break 'files;
+                            }
+                            let _ = writeln!(text, "{path}:{line}:{found}");
+                            count += 1;
+                            rows += 1;
+                            data_bytes += found.len() + path.len() + 80;
+                            if data_bytes <= limits.max_output_bytes {
+                                let path = file.path.to_string();
+                                matches.push(Hit { path, line, column, text: found, truncated: shortened });
+                            } else {
+                                truncated = true;
+                            }
+                        }
+                        Row::Context { line, text: found } => {
+                            let _ = writeln!(text, "{path}-{line}-{found}");
+                        }
+                        Row::Break => text.push_str("--\n"),
+                    }
+                }
+            }
+        }
+    }
+    let more = truncated && (collected.truncated || rows >= options.cap);
+    if more {
+        notices.push(format!(
+            "[Only the first {rows} results are given; there are more. Narrow the search with path or include.]"
+        ));
+    }
+    if count == 0 {
+        notices.push("[No matches.]".to_owned());
+    }
+    let left_out = collected.skipped.sentence();
+    if !left_out.is_empty() {
+        notices.push(format!("[{left_out}]"));
+    }
+    let at_least = if more { "at least " } else { "" };
+    let summary = format!("searched for `{}`: {at_least}{count} matches in {files} files", cut(&args.pattern, 60));
+    call.notes().bytes_in = collected.scanned;
+    let files = if options.mode == Mode::Files { FilesData::Names(names) } else { FilesData::Number(files) };
+    let data = GrepData { matches, count, files, truncated, skipped: collected.skipped };
+    Output {
+        summary,
+        data: Some(Data::new(data)),
+        content: vec![Content::Text(text.into())],
+        notices,
+        truncated,
+        ..Output::default()
+    }
+}

@@ -1,0 +1,105 @@
+//! `list_files`: names, types and sizes below a folder, in path order.
+
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BuiltIn, only};
+use crate::context::CallContext;
+use crate::error::ToolError;
+use crate::output::glob::Globs;
+use crate::permission::Capability;
+use crate::registry::Output;
+use crate::result::{Content, Data};
+use crate::sandbox::walk::{Listed, Skipped, Walk, WalkOptions};
+use crate::sandbox::{Access, Gate, Kind, SandboxPath};
+
+pub(super) struct ListFiles;
+
+/// What `list_files` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Args {
+    /// The folder. Default: the workspace.
+    path: Option<String>,
+    /// How deep to go; 1 lists the folder's own entries. Default 1.
+    #[schemars(range(min = 1, max = 256))]
+    depth: Option<u64>,
+    /// A glob that the names must match; without `/` it is matched against the last component.
+    pattern: Option<String>,
+    /// List names that begin with a dot too. Default false.
+    hidden: Option<bool>,
+    /// List what ignore files name too. Default false.
+    ignored: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct ListData {
+    entries: Vec<Listed>,
+    truncated: bool,
+    skipped: Skipped,
+}
+
+impl BuiltIn for ListFiles {
+    type Args = Args;
+    const NAME: &'static str = "list_files";
+    const TEXT: &'static str = include_str!("list_files.md");
+    const CAPABILITY: Capability = Capability::FilesystemRead;
+
+    fn targets(args: &Args) -> Vec<(String, Access)> {
+        vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)]
+    }
+
+    fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {
+        let path = only(paths)?;
+        let pattern = args.pattern.as_deref().map(|text| Globs::compile("pattern", text)).transpose()?;
+        let (dir, real) = call.sandbox().open_dir(&path, call)?;
+        let limits = call.limits();
+        let options = WalkOptions {
+            hidden: args.hidden.unwrap_or(false),
+            ignored: args.ignored.unwrap_or(false),
+            depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
+            max_entries: limits.max_scan_files,
+            access: Access::List,
+        };
+        let mut walk = Walk::new(call.sandbox(), call, dir, &real, options)?;
+        let mut data = ListData { entries: Vec::new(), truncated: false, skipped: Skipped::default() };
+        let mut text = String::new();
+        while let Some(found) = walk.next()? {
+            call.poll()?;
+            if pattern.as_ref().is_some_and(|p| !p.matches(&found.path, &real)) {
+                continue;
+            }
+            if data.entries.len() == limits.max_results {
+                data.truncated = true;
+                break;
+            }
+            let entry = Listed::new(call.sandbox(), &found);
+            let _ = match (entry.kind, entry.size) {
+                (Kind::Directory, _) => writeln!(text, "{}/", entry.path),
+                (Kind::File, Some(size)) => writeln!(text, "{}\t{size}", entry.path),
+                (kind, _) => writeln!(text, "{}\t({})", entry.path, kind.as_str()),
+            };
+            data.entries.push(entry);
+        }
+        data.truncated |= walk.capped;
+        data.skipped = std::mem::take(&mut walk.skipped);
+        let count = data.entries.len();
+        let mut notices = Vec::new();
+        if count == 0 {
+            notices.push(format!("[{real}: no entries to list.]"));
+        }
+        if data.truncated {
+            notices.push(format!("[Only the first {count} entries are listed. List a subfolder, or give a pattern.]"));
+        }
+        let left_out = data.skipped.sentence();
+        if !left_out.is_empty() {
+            notices.push(format!("[{left_out}]"));
+        }
+        let summary = format!("listed {real}: {count} entries{}", if data.truncated { ", more exist" } else { "" });
+        let truncated = data.truncated;
+        let content = vec![Content::Text(text.into())];
+        Ok(Output { summary, data: Some(Data::new(data)), content, notices, truncated, ..Output::default() })
+    }
+}

@@ -1,0 +1,85 @@
+//! The built-in tools, one file each: its arguments, the names it uses, and what it does. The text for the model stands
+//! beside it in `<tool>.md`.
+
+mod grep_files;
+mod list_files;
+mod read_file;
+mod write_file;
+
+use std::marker::PhantomData;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::args;
+use crate::context::CallContext;
+use crate::error::ToolError;
+use crate::permission::Capability;
+use crate::registry::{Definition, Executor, Output, Prepared, ToolDefinition};
+use crate::sandbox::{Access, SandboxPath};
+
+/// A built-in tool.
+trait BuiltIn: Send + Sync + 'static {
+    /// Its arguments; the schema is generated from them.
+    type Args: DeserializeOwned + JsonSchema + Send + 'static;
+    const NAME: &'static str;
+    /// What the model is told.
+    const TEXT: &'static str;
+    /// The action that its calls ask for.
+    const ACTION: &'static str = Self::NAME;
+    const CAPABILITY: Capability;
+    const MUTATING: bool = false;
+    /// Arguments that hold content.
+    const CONTENT_ARGS: &'static [&'static str] = &[];
+
+    /// The names it will use, as sent.
+    fn targets(args: &Self::Args) -> Vec<(String, Access)>;
+    /// Does it; `paths` are the targets, parsed.
+    fn execute(args: Self::Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError>;
+}
+
+struct Typed<T>(PhantomData<fn() -> T>);
+
+impl<T: BuiltIn> Executor for Typed<T> {
+    fn prepare(&self, args: Value) -> Result<Prepared, ToolError> {
+        let (args, repairs) = args::decode::<T::Args>(args)?;
+        let targets = T::targets(&args);
+        Ok(Prepared { targets, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
+    }
+}
+
+fn define<T: BuiltIn>() -> (String, ToolDefinition) {
+    let definition = Definition {
+        description: T::TEXT.trim_end().to_owned(),
+        input_schema: args::schema_of::<T::Args>(),
+        output_schema: None,
+        action: Some(T::ACTION.to_owned()),
+        capability: Some(T::CAPABILITY),
+        mutating: T::MUTATING,
+        content_args: T::CONTENT_ARGS,
+        executor: Box::new(Typed::<T>(PhantomData)),
+    };
+    (T::NAME.to_owned(), ToolDefinition::new(definition))
+}
+
+/// The built-in tools by name.
+pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
+    vec![
+        define::<read_file::ReadFile>(),
+        define::<write_file::WriteFile>(),
+        define::<list_files::ListFiles>(),
+        define::<grep_files::GrepFiles>(),
+    ]
+}
+
+/// The content hash that reads give and writes expect: `b3:` and 32 hex digits of the whole file.
+fn content_hash(bytes: &[u8]) -> String {
+    let hash = blake3::hash(bytes).to_hex();
+    format!("b3:{}", hash.get(..32).unwrap_or_default())
+}
+
+/// The one path of a tool that takes one.
+fn only(paths: Vec<SandboxPath>) -> Result<SandboxPath, ToolError> {
+    paths.into_iter().next().ok_or_else(crate::settle::internal)
+}

@@ -1,0 +1,388 @@
+//! `read_file`: a window of a file as numbered lines. The window is chosen so that its text fits: a read never spills.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{BuiltIn, content_hash, only};
+use crate::context::CallContext;
+use crate::error::{Code, ToolError};
+use crate::output::bound::cut;
+use crate::permission::Capability;
+use crate::registry::Output;
+use crate::result::{Content, Data};
+use crate::sandbox::{Access, Gate, OpenFile, SandboxPath};
+
+/// A file up to this size is read whole: it gets a hash and a line count, in bytes.
+const WHOLE: u64 = 1 << 20;
+/// The largest image or PDF that is given as a file, in bytes.
+const MAX_MEDIA_BYTES: u64 = 5 << 20;
+/// The room that notices take, in bytes and lines.
+const NOTICE_BYTES: usize = 512;
+const NOTICE_LINES: usize = 2;
+
+pub(super) struct ReadFile;
+
+/// What `read_file` takes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Args {
+    /// The file, relative to the workspace or beginning with a mount's name.
+    path: String,
+    /// The first line to read, 1-based. Default 1.
+    #[schemars(range(min = 1))]
+    offset: Option<u64>,
+    /// How many lines to read at most. Default and maximum: what fits 2,000 lines and 50 KiB.
+    #[schemars(range(min = 1))]
+    limit: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ReadData {
+    path: String,
+    content: Arc<str>,
+    offset: u64,
+    lines: u64,
+    total_lines: Option<u64>,
+    truncated: bool,
+    next_offset: Option<u64>,
+    hash: Option<String>,
+    encoding: &'static str,
+    bytes: u64,
+}
+
+/// A file's text from its start, or from some line on.
+struct Text<'a> {
+    text: std::borrow::Cow<'a, str>,
+    encoding: &'static str,
+}
+
+impl BuiltIn for ReadFile {
+    type Args = Args;
+    const NAME: &'static str = "read_file";
+    const TEXT: &'static str = include_str!("read_file.md");
+    const CAPABILITY: Capability = Capability::FilesystemRead;
+
+    fn targets(args: &Args) -> Vec<(String, Access)> {
+        vec![(args.path.clone(), Access::Read)]
+    }
+
+    fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {
+        let path = only(paths)?;
+        for (name, value) in [("offset", args.offset), ("limit", args.limit)] {
+            if value == Some(0) {
+                return Err(ToolError::new(Code::InvalidArgs, format!("`{name}` is 0")).hint("Lines count from 1."));
+            }
+        }
+        let (offset, limit) = (args.offset.unwrap_or(1), args.limit.unwrap_or(u64::MAX));
+        let file = call.sandbox().open_file(&path, call)?;
+        if file.size > WHOLE {
+            return large(&path, &file, offset, limit, call);
+        }
+        let bytes = file.read_all(WHOLE.max(call.limits().max_file_bytes))?;
+        call.notes().bytes_in = bytes.len() as u64;
+        if let Some(media_type) = media_type(&bytes) {
+            return Ok(media(&path, media_type, bytes));
+        }
+        let Some(text) = decode(&bytes) else { return Err(binary(&path, &bytes, file.size)) };
+        let hash = content_hash(&bytes);
+        let total = count_lines(text.text.as_bytes());
+        let facts =
+            Facts { offset, limit, total: Some(total), hash: Some(hash), encoding: text.encoding, size: file.size };
+        let from = nth_line(text.text.as_bytes(), offset);
+        if offset > 1 && offset > total {
+            return Err(past_end(&path, offset, total));
+        }
+        Ok(window(&path, text.text.get(from..).unwrap_or_default(), true, &facts, call))
+    }
+}
+
+/// What is known of the file whose window is shown.
+struct Facts {
+    offset: u64,
+    limit: u64,
+    total: Option<u64>,
+    hash: Option<String>,
+    encoding: &'static str,
+    size: u64,
+}
+
+/// Numbers the lines of `rest`, which begins at line `offset`, for as long as they fit. `whole` says whether `rest`
+/// reaches the end of the file.
+fn window(path: &SandboxPath, rest: &str, whole: bool, facts: &Facts, call: &CallContext) -> Output {
+    let limits = call.limits();
+    let room = limits.max_output_bytes.min(usize::try_from(limits.max_file_bytes).unwrap_or(usize::MAX));
+    let room = room.saturating_sub(NOTICE_BYTES.min(room / 2));
+    let max_lines = usize::try_from(facts.limit)
+        .unwrap_or(usize::MAX)
+        .min(limits.max_output_lines.saturating_sub(NOTICE_LINES).max(1));
+    let mut numbered = String::with_capacity((rest.len() + rest.len() / 4 + 64).min(room + 64));
+    let (mut lines, mut taken, mut cut_line) = (0, 0, None);
+    let mut number = itoa::Buffer::new();
+    while lines < max_lines && taken < rest.len() {
+        let tail = rest.get(taken..).unwrap_or_default();
+        let end = memchr::memchr(b'\n', tail.as_bytes()).map(|at| at + 1);
+        let line = tail.get(..end.unwrap_or(tail.len())).unwrap_or_default();
+        let shown = if line.len() > limits.max_line_bytes { cut(line, limits.max_line_bytes) } else { line };
+        let digits = number.format(facts.offset + lines as u64);
+        let width = digits.len().max(6);
+        let shown = if numbered.len() + width + 1 + shown.len() <= room {
+            shown
+        } else if lines == 0 {
+            cut(shown, room.saturating_sub(width + 1))
+        } else {
+            break;
+        };
+        numbered.extend(std::iter::repeat_n(' ', width - digits.len()));
+        numbered.push_str(digits);
+        numbered.push('\t');
+        numbered.push_str(shown);
+        lines += 1;
+        taken += line.len();
+        if shown.len() < line.len() {
+            cut_line.get_or_insert((facts.offset + lines as u64 - 1, line.len(), end.is_some() || whole));
+            if end.is_none() && !whole {
+                break;
+            }
+            if !numbered.ends_with('\n') {
+                numbered.push('\n');
+            }
+        }
+    }
+    let at_end = whole && taken >= rest.len();
+    let next = facts.offset + lines as u64;
+    let next_offset = (!at_end).then_some(next);
+    let content: Arc<str> = rest.get(..taken.min(room)).map_or_else(|| cut(rest, taken.min(room)), |text| text).into();
+    let shown = path.to_string();
+    let mut notices = Vec::new();
+    if facts.size == 0 {
+        notices.push(format!("[{shown} is empty.]"));
+    }
+    if let Some((line, bytes, exact)) = cut_line {
+        let more = if exact { "" } else { "more than " };
+        notices.push(format!("[Line {line} has {more}{bytes} bytes and is cut. Search it with grep_files.]"));
+    }
+    if let Some(next) = next_offset {
+        let of = facts.total.map(|total| format!(" of {total}")).unwrap_or_default();
+        notices.push(format!(
+            "[Lines {} to {}{of}. Read on with read_file(path=\"{}\", offset={next}).]",
+            facts.offset,
+            next - 1,
+            shown.replace('"', "\\\"")
+        ));
+    }
+    if facts.encoding == "unknown" {
+        notices.push("[The file is not valid UTF-8: the bytes that are not are shown as \u{fffd}.]".to_owned());
+    }
+    let summary = format!("read {shown}: {lines} lines from line {}", facts.offset);
+    call.notes().truncated = next_offset.is_some() || cut_line.is_some();
+    let data = ReadData {
+        path: shown,
+        content,
+        offset: facts.offset,
+        lines: lines as u64,
+        total_lines: facts.total,
+        truncated: next_offset.is_some() || cut_line.is_some(),
+        next_offset,
+        hash: facts.hash.clone(),
+        encoding: facts.encoding,
+        bytes: facts.size,
+    };
+    Output {
+        summary,
+        data: Some(Data::new(data)),
+        content: vec![Content::Text(numbered.into())],
+        notices,
+        ..Output::default()
+    }
+}
+
+/// A file too large to be read whole: constant memory, whatever its size. Only the window and what comes before it are
+/// read.
+fn large(
+    path: &SandboxPath,
+    file: &OpenFile,
+    offset: u64,
+    limit: u64,
+    call: &CallContext,
+) -> Result<Output, ToolError> {
+    let room = call.limits().max_output_bytes.max(64 * 1024) + call.limits().max_line_bytes;
+    let mut buffer = vec![0; 64 * 1024];
+    let mut kept: Vec<u8> = Vec::new();
+    let (mut line, mut read, mut whole) = (1, 0, false);
+    let mut first = true;
+    // Lines before the window are passed over; from its first byte on, all is kept until it is surely enough.
+    'read: loop {
+        call.poll()?;
+        let count = file.read(&mut buffer)?;
+        read += count as u64;
+        let mut chunk = buffer.get(..count).unwrap_or_default();
+        if count == 0 {
+            whole = true;
+            break;
+        }
+        if first {
+            first = false;
+            if media_type(chunk).is_some() && file.size <= MAX_MEDIA_BYTES {
+                let mut bytes = chunk.to_vec();
+                loop {
+                    let count = file.read(&mut buffer)?;
+                    if count == 0 {
+                        break;
+                    }
+                    bytes.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                }
+                let media_type = media_type(&bytes).unwrap_or("application/octet-stream");
+                return Ok(media(path, media_type, bytes));
+            }
+            if !chunk.starts_with(b"\xff\xfe")
+                && !chunk.starts_with(b"\xfe\xff")
+                && is_binary(chunk)
+                && offset == 1
+                && limit > 1
+            {
+                return Err(binary(path, chunk, file.size));
+            }
+            if chunk.starts_with(b"\xff\xfe") || chunk.starts_with(b"\xfe\xff") {
+                return Err(ToolError::new(
+                    Code::TooLarge,
+                    format!("`{path}` is UTF-16 text of {} bytes; over 1 MiB only UTF-8 is read", file.size),
+                )
+                .hint("Search it with grep_files, which reads UTF-16."));
+            }
+            chunk = chunk.strip_prefix(b"\xef\xbb\xbf").unwrap_or(chunk);
+        }
+        while line < offset {
+            let Some(at) = memchr::memchr(b'\n', chunk) else { continue 'read };
+            chunk = chunk.get(at + 1..).unwrap_or_default();
+            line += 1;
+        }
+        kept.extend_from_slice(chunk);
+        let enough = usize::try_from(limit).unwrap_or(usize::MAX);
+        if kept.len() > room || memchr::memchr_iter(b'\n', &kept).take(enough).count() >= enough {
+            break;
+        }
+    }
+    call.notes().bytes_in = read;
+    if whole && kept.is_empty() && offset > 1 {
+        return Err(past_end(path, offset, line.saturating_sub(1)));
+    }
+    if is_binary(&kept) {
+        let until = memchr::memchr(0, &kept).unwrap_or(0);
+        let lines_end = memchr::memrchr(b'\n', kept.get(..until).unwrap_or_default()).map_or(0, |at| at + 1);
+        if lines_end == 0
+            || memchr::memchr_iter(b'\n', kept.get(..lines_end).unwrap_or_default()).count()
+                < usize::try_from(limit).unwrap_or(usize::MAX)
+        {
+            return Err(binary(path, &kept, file.size));
+        }
+    }
+    if !whole {
+        // The buffer may end inside a character.
+        kept.truncate(complete(&kept));
+    }
+    let valid = std::str::from_utf8(&kept).is_ok();
+    let text = String::from_utf8_lossy(&kept);
+    let encoding = if valid { "utf-8" } else { "unknown" };
+    let facts = Facts { offset, limit, total: None, hash: None, encoding, size: file.size };
+    Ok(window(path, &text, whole, &facts, call))
+}
+
+/// How much of `bytes` ends at a character's border.
+fn complete(bytes: &[u8]) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(e) if e.error_len().is_none() => e.valid_up_to(),
+        _ => bytes.len(),
+    }
+}
+
+fn past_end(path: &SandboxPath, offset: u64, total: u64) -> ToolError {
+    ToolError::new(Code::InvalidArgs, format!("`offset` is {offset}, but `{path}` has {total} lines"))
+        .hint(format!("Send an offset from 1 to {}.", total.max(1)))
+}
+
+fn is_binary(bytes: &[u8]) -> bool {
+    memchr::memchr(0, bytes).is_some()
+}
+
+/// The file as text; `None` where it is binary.
+fn decode(bytes: &[u8]) -> Option<Text<'_>> {
+    if let Some(rest) = bytes.strip_prefix(b"\xef\xbb\xbf") {
+        return decode(rest).map(|t| if t.encoding == "utf-8" { Text { encoding: "utf-8-bom", ..t } } else { t });
+    }
+    for (bom, encoding, name) in
+        [(b"\xff\xfe", encoding_rs::UTF_16LE, "utf-16le"), (b"\xfe\xff", encoding_rs::UTF_16BE, "utf-16be")]
+    {
+        if let Some(rest) = bytes.strip_prefix(bom) {
+            let (text, _) = encoding.decode_without_bom_handling(rest);
+            return Some(Text { text, encoding: name });
+        }
+    }
+    if is_binary(bytes) {
+        return None;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Some(Text { text: text.into(), encoding: "utf-8" }),
+        Err(_) => Some(Text { text: String::from_utf8_lossy(bytes).into_owned().into(), encoding: "unknown" }),
+    }
+}
+
+fn binary(path: &SandboxPath, bytes: &[u8], size: u64) -> ToolError {
+    let start: Vec<String> = bytes.iter().take(16).map(|b| format!("{b:02x}")).collect();
+    ToolError::new(Code::Binary, format!("`{path}` is a binary file of {size} bytes that begins {}", start.join(" ")))
+        .hint("read_file reads text, images and PDF.")
+}
+
+/// The type of an image or PDF, by its first bytes.
+fn media_type(bytes: &[u8]) -> Option<&'static str> {
+    let webp = bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP");
+    match bytes {
+        _ if bytes.starts_with(b"\x89PNG\r\n\x1a\n") => Some("image/png"),
+        _ if bytes.starts_with(b"\xff\xd8\xff") => Some("image/jpeg"),
+        _ if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") => Some("image/gif"),
+        _ if webp => Some("image/webp"),
+        _ if bytes.starts_with(b"%PDF-") => Some("application/pdf"),
+        _ => None,
+    }
+}
+
+fn media(path: &SandboxPath, media_type: &'static str, bytes: Vec<u8>) -> Output {
+    let shown = path.to_string();
+    let data = ReadData {
+        path: shown.clone(),
+        content: "".into(),
+        offset: 1,
+        lines: 0,
+        total_lines: None,
+        truncated: false,
+        next_offset: None,
+        hash: Some(content_hash(&bytes)),
+        encoding: media_type,
+        bytes: bytes.len() as u64,
+    };
+    Output {
+        summary: format!("read {shown}: {media_type}, {} bytes", bytes.len()),
+        data: Some(Data::new(data)),
+        content: vec![
+            Content::Text(format!("{shown}: {media_type}, {} bytes", bytes.len()).into()),
+            Content::File { media_type: media_type.to_owned(), data: bytes.into() },
+        ],
+        ..Output::default()
+    }
+}
+
+/// How many lines there are; a last one without a newline counts.
+fn count_lines(bytes: &[u8]) -> u64 {
+    let ended = memchr::memchr_iter(b'\n', bytes).count() as u64;
+    ended + u64::from(bytes.last().is_some_and(|b| *b != b'\n'))
+}
+
+/// Where line `number` begins; the end where there are fewer.
+fn nth_line(bytes: &[u8], number: u64) -> usize {
+    let Ok(newlines) = usize::try_from(number.saturating_sub(1)) else { return bytes.len() };
+    match newlines.checked_sub(1) {
+        None => 0,
+        Some(index) => memchr::memchr_iter(b'\n', bytes).nth(index).map_or(bytes.len(), |at| at + 1),
+    }
+}

@@ -1,0 +1,391 @@
+"""What leaves the Pydantic AI adapter for each thing the core can answer; agents are real, models are scripts."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    FunctionToolset,
+    ModelMessage,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+)
+from pydantic_ai.messages import ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from kgent_tools import (
+    CallContext,
+    EffectivePermissionPolicy,
+    RunContext,
+    ToolDefinition,
+    ToolFailure,
+    ToolRegistry,
+    ToolResult,
+    build_toolsets,
+)
+from kgent_tools.pydantic_adapter import KgentToolset
+
+Args = dict[str, Any] | str
+MakeContext = Callable[..., RunContext]
+
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
+)
+
+
+class Answer:
+    """What the model got for one call."""
+
+    def __init__(self, part: Any) -> None:
+        # Older releases answer a retry with a part of its own.
+        self.outcome: str = part.outcome if isinstance(part, ToolReturnPart) else "retried"
+        self.content: Any = part.content
+        self.metadata: Any = part.metadata if isinstance(part, ToolReturnPart) else None
+
+
+def scripted(calls: list[tuple[str, Args]]) -> FunctionModel:
+    """A model that makes these calls, one in each turn."""
+    turns = iter(calls)
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        call = next(turns, None)
+        return ModelResponse(parts=[TextPart("done")] if call is None else [ToolCallPart(*call)])
+
+    return FunctionModel(respond)
+
+
+def answers(messages: list[ModelMessage]) -> list[Answer]:
+    return [Answer(p) for m in messages if m.kind == "request" for p in m.parts if p.part_kind != "user-prompt"]
+
+
+def ask(toolset: KgentToolset, *calls: tuple[str, Args], **options: Any) -> list[Answer]:
+    """Runs an agent that makes these calls; the run always ends well."""
+    result = Agent(scripted(list(calls)), name="tester", toolsets=[toolset], **options).run_sync("go")
+    assert result.output == "done"
+    return answers(result.all_messages())
+
+
+def toolset_of(context: RunContext, **handlers: Callable[[Any, CallContext], ToolResult]) -> KgentToolset:
+    """A toolset of Python tools that take any object."""
+    registry = ToolRegistry(context)
+    registry.register(
+        {
+            name: ToolDefinition(description=name, input_schema={"type": "object"}, handler=handler)
+            for name, handler in handlers.items()
+        }
+    )
+    snapshot = registry.materialize(EffectivePermissionPolicy.merge(context=context))
+    return KgentToolset([tool for tool in snapshot.definitions if tool.name in handlers], context)
+
+
+@pytest.fixture
+def toolset(context: RunContext) -> KgentToolset:
+    return KgentToolset(build_toolsets(context), context)
+
+
+# What is offered
+
+
+def test_is_a_function_toolset_as_durable_engines_need(toolset: KgentToolset) -> None:
+    assert isinstance(toolset, FunctionToolset)
+    assert toolset.id == "kgent"
+
+
+def test_offers_the_definitions_and_says_what_they_touch(toolset: KgentToolset, context: RunContext) -> None:
+    model = TestModel(call_tools=[])
+    Agent(model, toolsets=[toolset]).run_sync("go")
+    assert model.last_model_request_parameters is not None
+    offered = {tool.name: tool for tool in model.last_model_request_parameters.function_tools}
+    for definition in build_toolsets(context):
+        tool = offered[str(definition.name)]
+        assert (tool.description, tool.parameters_json_schema) == (definition.description, definition.input_schema)
+        assert tool.sequential is False
+    assert offered["write_file"].metadata == {
+        "kgent": {
+            "action": "edit",
+            "capabilities": ["filesystem_write"],
+            "read_only_hint": False,
+            "destructive_hint": True,
+            "idempotent_hint": True,
+        }
+    }
+
+
+def test_name_clashes_are_told_apart_by_a_prefix(toolset: KgentToolset) -> None:
+    agent = Agent(scripted([("kgent_read_file", {"path": "notes.md"})]), toolsets=[toolset.prefixed("kgent")])
+    assert answers(agent.run_sync("go").all_messages())[0].outcome == "success"
+
+
+# The outcome table
+
+
+def test_ok_gives_content_and_the_result_as_metadata(toolset: KgentToolset) -> None:
+    (answer,) = ask(toolset, ("read_file", {"path": "notes.md"}))
+    assert (answer.outcome, answer.content) == ("success", "     1\tone\n     2\ttwo\n")
+    assert answer.metadata["ok"] is True
+    assert answer.metadata["data"]["path"] == "notes.md"
+    json.dumps(answer.metadata)
+
+
+def test_files_become_binary_content(toolset: KgentToolset, workspace: Path) -> None:
+    (workspace / "dot.png").write_bytes(PNG)
+    (answer,) = ask(toolset, ("read_file", {"path": "dot.png"}))
+    assert BinaryContent(data=PNG, media_type="image/png") in answer.content
+
+
+def test_mendable_error_is_retried_then_failed(toolset: KgentToolset) -> None:
+    missing = ("read_file", {"path": "missing.md"})
+    first, second, third = ask(toolset, missing, missing, missing)
+    assert first.outcome == "retried"
+    assert "missing.md" in str(first.content)
+    assert [second.outcome, third.outcome] == ["failed", "failed"]
+    assert second.content.startswith("not_found: ")
+
+
+def test_retry_budget_of_the_toolset_is_used(context: RunContext) -> None:
+    toolset = KgentToolset(build_toolsets(context), context, max_retries=2)
+    outcomes = [answer.outcome for answer in ask(toolset, *[("read_file", {"path": "missing.md"})] * 3)]
+    assert outcomes == ["retried", "retried", "failed"]
+
+
+def test_no_retries_at_all_is_no_retry(toolset: KgentToolset) -> None:
+    (answer,) = ask(toolset, ("read_file", {"path": "missing.md"}), retries=0)
+    assert answer.outcome == "failed"
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "~/x"])
+def test_refusal_is_not_retried(toolset: KgentToolset, path: str) -> None:
+    first, second = ask(toolset, ("read_file", {"path": path}), ("read_file", {"path": path}))
+    assert first.outcome == second.outcome == "failed"
+    assert first.content.startswith("outside_sandbox: ")
+
+
+def test_failure_of_a_python_handler_keeps_its_hint(context: RunContext) -> None:
+    def fail(args: Any, context: CallContext) -> ToolResult:
+        raise ToolFailure("no such city", hint="Send an English name.")
+
+    first, second = ask(toolset_of(context, weather=fail), ("weather", {}), ("weather", {}))
+    assert (first.outcome, "no such city Send an English name." in str(first.content)) == ("retried", True)
+    assert (second.outcome, second.content) == ("failed", "failed: no such city Send an English name.")
+
+
+def test_exception_of_a_python_handler_ends_nothing(context: RunContext) -> None:
+    def fail(args: Any, context: CallContext) -> ToolResult:
+        raise ZeroDivisionError("/secret/place")
+
+    (answer,) = ask(toolset_of(context, broken=fail), ("broken", {}))
+    assert answer.outcome == "failed"
+    assert answer.content.startswith("internal: ")
+    assert "/secret/place" not in answer.content
+
+
+def test_fault_of_the_host_ends_nothing_and_is_logged(
+    toolset: KgentToolset, context: RunContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    context.close()
+    with caplog.at_level(logging.ERROR, "kgent_tools"):
+        (answer,) = ask(toolset, ("read_file", {"path": "notes.md"}))
+    assert answer.outcome == "failed"
+    assert answer.content.startswith("internal: ")
+    assert "RunError" in caplog.text
+
+
+def approval_agent(make_context: MakeContext) -> tuple[RunContext, Agent[None, str | DeferredToolRequests]]:
+    context = make_context({"permissions": {"filesystem_write": "ask"}})
+    model = scripted([("write_file", {"path": "new.md", "content": "x"})])
+    toolset = KgentToolset(build_toolsets(context), context)
+    return context, Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+
+
+def test_approval_goes_to_the_host_with_what_is_asked(make_context: MakeContext, workspace: Path) -> None:
+    _, agent = approval_agent(make_context)
+    output = agent.run_sync("go").output
+    assert isinstance(output, DeferredToolRequests)
+    (call,) = output.approvals
+    metadata = output.metadata[call.tool_call_id]
+    assert metadata["resource"] == "new.md"
+    assert not (workspace / "new.md").exists()
+
+
+def test_approved_call_says_that_it_was_not_made(make_context: MakeContext, workspace: Path) -> None:
+    _, agent = approval_agent(make_context)
+    asked = agent.run_sync("go")
+    assert isinstance(asked.output, DeferredToolRequests)
+    results = DeferredToolResults(approvals={asked.output.approvals[0].tool_call_id: True})
+    resumed = agent.run_sync(message_history=asked.all_messages(), deferred_tool_results=results)
+    (answer,) = answers(resumed.all_messages())
+    assert (answer.outcome, answer.content.split(":")[0]) == ("failed", "approval_required")
+    assert not (workspace / "new.md").exists()
+
+
+# Arguments as models send them
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        '"{}"',
+        "1",
+        "null",
+        '{"path":',
+        '{"path": "notes.md", "path": "notes.md"}',
+        '{"path": "notes.md", "zzz": 1}',
+        '{"path": NaN}',
+        '{"path": "\\ud800"}',
+        '{"": "x"}',
+        '{"": "{\\"path\\": \\"notes.md\\"}"}',
+        "[" * 100_000,
+    ],
+)
+def test_bad_arguments_are_answered_recorded_and_end_nothing(
+    toolset: KgentToolset, context: RunContext, text: str
+) -> None:
+    calls = ask(toolset, *[("read_file", text)] * 3)
+    assert [answer.outcome for answer in calls] == ["retried", "failed", "failed"]
+    assert calls[1].content.startswith("invalid_args: ")
+    assert [record["error"]["code"] for record in context.records()] == ["invalid_args"] * 3
+
+
+def test_argument_names_cannot_clash_with_the_adapter_s_own(toolset: KgentToolset) -> None:
+    first, second = ask(toolset, *[("read_file", {"ctx": 1, "self": 2, "path": "notes.md"})] * 2)
+    assert (first.outcome, second.content.split(":")[0]) == ("retried", "invalid_args")
+
+
+def test_every_tool_passes_the_test_model(toolset: KgentToolset) -> None:
+    assert Agent(TestModel(), toolsets=[toolset]).run_sync("go").output
+
+
+# Ids
+
+
+def test_ids_and_trace_go_into_the_record(toolset: KgentToolset, context: RunContext) -> None:
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
+    agent = Agent(scripted([("list_files", {})]), name="tester", toolsets=[toolset])
+    with trace.use_span(span):
+        result = agent.run_sync("go", conversation_id="c-1")
+    (record,) = context.records()
+    (call,) = [p for m in result.all_messages() for p in m.parts if isinstance(p, ToolCallPart)]
+    found = {key: record[key] for key in ("call_id", "conversation_id", "step", "agent", "trace_id", "span_id")}
+    assert found == {
+        "call_id": call.tool_call_id,
+        "conversation_id": "c-1",
+        "step": 1,
+        "agent": "tester",
+        "trace_id": f"{0xABC:032x}",
+        "span_id": f"{0xDEF:016x}",
+    }
+
+
+# The event loop, and cancellation
+
+
+def test_the_loop_runs_while_a_tool_works(context: RunContext) -> None:
+    def slow(args: Any, context: CallContext) -> ToolResult:
+        time.sleep(0.3)
+        return ToolResult(ok=True, summary="slept")
+
+    async def main() -> float:
+        run = asyncio.create_task(Agent(scripted([("slow", {})]), toolsets=[toolset_of(context, slow=slow)]).run("go"))
+        longest = 0.0
+        while not run.done():
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.perf_counter() - before)
+        await run
+        return longest
+
+    assert asyncio.run(main()) < 0.2
+
+
+def test_calls_of_one_turn_run_in_parallel(context: RunContext) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def meet(args: Any, context: CallContext) -> ToolResult:
+        both.wait()
+        return ToolResult(ok=True, summary="met")
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        calls = [ToolCallPart("meet", {}), ToolCallPart("meet", {})]
+        return ModelResponse(parts=calls if len(messages) == 1 else [TextPart("done")])
+
+    result = Agent(FunctionModel(respond), toolsets=[toolset_of(context, meet=meet)]).run_sync("go")
+    assert [answer.outcome for answer in answers(result.all_messages())] == ["success", "success"]
+
+
+@pytest.mark.parametrize("way", ["cancel", "timeout"])
+def test_cancelled_run_stops_the_call_and_leaves_its_record(context: RunContext, way: str) -> None:
+    began = threading.Event()
+
+    def wait(args: Any, context: CallContext) -> ToolResult:
+        began.set()
+        stop = time.monotonic() + 20
+        while not context.cancelled and time.monotonic() < stop:
+            time.sleep(0.005)
+        raise ToolFailure("stopped")
+
+    async def main() -> None:
+        agent = Agent(scripted([("wait", {})]), toolsets=[toolset_of(context, wait=wait)])
+        if way == "timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await agent.run("go")
+            return
+        run = asyncio.create_task(agent.run("go"))
+        await asyncio.to_thread(began.wait)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    started = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 5
+    assert [record["status"] for record in context.records()] == ["cancelled"]
+
+
+def test_cancelling_one_call_leaves_the_other(context: RunContext, workspace: Path) -> None:
+    began = threading.Event()
+
+    def wait(args: Any, context: CallContext) -> ToolResult:
+        began.set()
+        while not context.cancelled:
+            time.sleep(0.005)
+        raise ToolFailure("stopped")
+
+    def work(args: Any, context: CallContext) -> ToolResult:
+        time.sleep(0.3)
+        return ToolResult(ok=not context.cancelled, summary="worked")
+
+    async def main() -> None:
+        toolset = toolset_of(context, wait=wait, work=work)
+        waits = asyncio.create_task(Agent(scripted([("wait", {})]), toolsets=[toolset]).run("go"))
+        works = asyncio.create_task(Agent(scripted([("work", {})]), toolsets=[toolset]).run("go"))
+        await asyncio.to_thread(began.wait)
+        waits.cancel()
+        assert (await works).output == "done"
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    asyncio.run(main())
+    assert {record["tool"]: record["status"] for record in context.records()} == {
+        "wait": "cancelled",
+        "work": "completed",
+    }

@@ -1,0 +1,29 @@
+"""The README's examples run and print what it says, and its claims about the tools are the tools'."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgent_tools import RunContext, build_toolsets
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+
+
+def test_readme_has_examples() -> None:
+    assert len(EXAMPLES) == len(re.findall("```python", README)) == 2
+
+
+@pytest.mark.parametrize(("code", "output"), EXAMPLES)
+def test_example_prints_what_the_readme_says(code: str, output: str, tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == (output, "")
+
+
+def test_tool_table_is_complete(context: RunContext) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE)
+    documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
+    assert documented == {tool.name: list(tool.input_schema["properties"]) for tool in build_toolsets(context)}
