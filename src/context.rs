@@ -1,7 +1,7 @@
 //! [`RunContext`], the host's handle on a run, and [`CallContext`], what a tool gets of it for one call.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,8 @@ use crate::sandbox::host::{self, RunFolder};
 use crate::sandbox::walk::{Listed, Walk, WalkOptions};
 use crate::sandbox::{Access, Constraints, Gate, MountSpec, Sandbox, SandboxPath};
 
-/// How often the waiting side asks the host whether it was interrupted.
-const POLL: Duration = Duration::from_millis(50);
+/// How often the waiting side asks the host whether it was interrupted, in milliseconds.
+const POLL_MS: u64 = 50;
 /// The longest caller's id that is kept, in bytes.
 const MAX_ID_BYTES: usize = 256;
 /// Mount names that belong to the run.
@@ -86,11 +86,11 @@ impl CallInfo {
     pub fn bounded(mut self) -> Self {
         for text in
             [&mut self.call_id, &mut self.conversation_id, &mut self.agent, &mut self.trace_id, &mut self.span_id]
+                .into_iter()
+                .flatten()
         {
-            if let Some(text) = text {
-                let kept = cut(text, MAX_ID_BYTES).len();
-                text.truncate(kept);
-            }
+            let kept = cut(text, MAX_ID_BYTES).len();
+            text.truncate(kept);
         }
         self
     }
@@ -114,8 +114,15 @@ pub struct Run {
 struct Process {
     prefix: u64,
     counter: AtomicU64,
-    /// The calls under way: our id, the caller's, and the flag that stops each.
-    calls: Mutex<HashMap<u64, (Option<String>, Arc<AtomicBool>)>>,
+    /// The calls under way, by their number.
+    calls: Mutex<BTreeMap<u64, UnderWay>>,
+}
+
+/// A call under way: the caller's id, and the flag that stops it.
+#[derive(Debug)]
+struct UnderWay {
+    call_id: Option<String>,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// The host's handle on a run. Clones share the run.
@@ -139,7 +146,7 @@ impl RunContext {
             let context = Self::assemble(runs, &id, folder, options);
             match context {
                 Ok(context) => {
-                    context.run.announce(EventType::RunCreated, serde_json::json!({})).map_err(|e| host_error(&e))?;
+                    context.run.announce(EventType::RunCreated).map_err(|e| host_error(&e))?;
                     Ok(context)
                 }
                 Err(error) => {
@@ -233,9 +240,9 @@ impl RunContext {
     /// Stops the calls under way in this process: all of them, or those of one caller's id. Later calls run.
     pub fn cancel(&self, call_id: Option<&str>) {
         let Ok(process) = self.run.process() else { return };
-        for (id, flag) in lock(&process.1.calls).values() {
-            if call_id.is_none() || call_id == id.as_deref() {
-                flag.store(true, Ordering::Relaxed);
+        for call in lock(&process.1.calls).values() {
+            if call_id.is_none() || call_id == call.call_id.as_deref() {
+                call.cancelled.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -245,7 +252,7 @@ impl RunContext {
         if self.run.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let announced = self.run.announce(EventType::RunClosed, serde_json::json!({}));
+        let announced = self.run.announce(EventType::RunClosed);
         self.run.journal.close();
         announced.map_err(|e| host_error(&e))
     }
@@ -313,9 +320,9 @@ impl Run {
         })
     }
 
-    fn announce(&self, kind: EventType, data: serde_json::Value) -> Result<(), ToolError> {
+    fn announce(&self, kind: EventType) -> Result<(), ToolError> {
         let owner = Owner { run_id: &self.id, id: None, call_id: None };
-        self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, &data))])
+        self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, &serde_json::json!({})))])
     }
 }
 
@@ -432,7 +439,8 @@ impl CallContext {
         let process = run.process().map_err(|e| host_error(&e))?;
         let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
         let cancelled = Arc::new(AtomicBool::new(false));
-        lock(&process.1.calls).insert(serial, (context.info.call_id.clone(), Arc::clone(&cancelled)));
+        lock(&process.1.calls)
+            .insert(serial, UnderWay { call_id: context.info.call_id.clone(), cancelled: Arc::clone(&cancelled) });
         let started = Instant::now();
         let limit = run.limits().timeout();
         let own = context.info.timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -578,7 +586,7 @@ impl CallContext {
         let mut walk = Walk::new(self.sandbox(), self, dir, &real, options)?;
         let mut entries = Vec::new();
         while let Some(found) = walk.next()? {
-            entries.push(Listed::new(self.sandbox(), &found));
+            entries.push(Listed::new(&found));
         }
         Ok(entries)
     }
@@ -723,7 +731,7 @@ impl Gate for CallContext {
         self.checkpoint()?;
         let call = &*self.0;
         let now = u64::try_from(call.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let due = now.saturating_sub(call.polled_ms.load(Ordering::Relaxed)) >= POLL.as_millis() as u64;
+        let due = now.saturating_sub(call.polled_ms.load(Ordering::Relaxed)) >= POLL_MS;
         if due && std::thread::current().id() == call.caller {
             call.polled_ms.store(now, Ordering::Relaxed);
             if let Some(interrupt) = call.host.interrupted() {

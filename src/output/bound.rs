@@ -201,7 +201,6 @@ mod tests {
             }
         }
         assert_eq!((cut("─x", 2), cut("─x", 3), cut("─x", 99)), ("", "─", "─x"));
-        assert_eq!((cut_chars("─🍸x", 2), cut_chars("─x", 0), cut_chars("─x", 9)), ("─🍸", "", "─x"));
     }
 
     proptest! {

@@ -215,7 +215,9 @@ fn options(
             "rw" => true,
             "ro" => false,
             other => {
-                return Err(RunError::new_err(format!("mounts[{name:?}]: mode {other:?} is neither \"ro\" nor \"rw\"")));
+                return Err(RunError::new_err(format!(
+                    "mounts[{name:?}]: mode {other:?} is neither \"ro\" nor \"rw\""
+                )));
             }
         };
         own.push((name, host, writable));

@@ -14,8 +14,8 @@ const MAX_DEPTH: usize = 64;
 /// Where a value stands, for messages; nothing is allocated while all is well.
 enum Place<'a> {
     Root,
-    Key(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
+    Key(&'a Self, &'a str),
+    Index(&'a Self, usize),
 }
 
 impl Place<'_> {

@@ -22,7 +22,7 @@ pub(super) struct PyHost;
 
 impl Host for PyHost {
     fn interrupted(&self) -> Option<Interrupt> {
-        Python::attach(|py| py.check_signals()).err().map(|error| Box::new(error) as Interrupt)
+        Python::attach(|py| py.check_signals().err()).map(|error| Box::new(error) as Interrupt)
     }
 }
 

@@ -24,7 +24,6 @@ pub(super) struct PyToolDefinition(pub(super) ToolDefinition);
 impl PyToolDefinition {
     #[new]
     #[pyo3(signature = (*, description, input_schema, handler, output_schema=None, permission=None, resources=None, annotations=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         description: String,
         input_schema: &Bound<'_, PyAny>,

@@ -245,7 +245,7 @@ fn last_line(file: &LogFile, size: u64) -> rustix::io::Result<(Option<u64>, u64)
     }
 }
 
-fn acquire<'a>(state: &'a Mutex<[Log; 3]>, deadline: Instant) -> Result<MutexGuard<'a, [Log; 3]>> {
+fn acquire(state: &Mutex<[Log; 3]>, deadline: Instant) -> Result<MutexGuard<'_, [Log; 3]>> {
     let mut held = None;
     wait(deadline, || {
         held = match state.try_lock() {

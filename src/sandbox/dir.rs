@@ -142,7 +142,7 @@ impl Dir {
     /// Every entry but `.` and `..`, in the order of the names' bytes. Stops with `Errno::TOOBIG` after `cap` entries.
     pub(crate) fn entries(&self, cap: usize) -> Result<Vec<Entry>> {
         let mut found = Vec::new();
-        let mut buffer = [MaybeUninit::<u8>::uninit(); 32 * 1024];
+        let mut buffer = vec![MaybeUninit::<u8>::uninit(); 32 * 1024];
         let mut iter = RawDir::new(&self.0, &mut buffer);
         while let Some(entry) = iter.next() {
             let entry = entry?;

@@ -32,7 +32,9 @@ impl Resolver {
 
     /// Opens `rel` beneath `root`. A link anywhere in it is `ELOOP`; the caller expands it and asks again.
     pub(crate) fn open(self, root: impl AsFd, rel: &[u8], flags: OFlags) -> Result<OwnedFd> {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        // The kernel refuses O_NOCTTY beside O_PATH.
+        let tty = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+        let flags = flags | OFlags::CLOEXEC | tty;
         match self {
             Self::Kernel => {
                 let rel = if rel.is_empty() { b"." } else { rel };

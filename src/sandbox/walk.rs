@@ -73,9 +73,17 @@ pub(crate) struct Found {
     pub(crate) kind: Kind,
 }
 
+impl Found {
+    /// Its size now, in bytes.
+    fn size(&self) -> Option<u64> {
+        let name = Component::new(self.path.name())?;
+        self.dir.stat(name).ok().map(|stat| size(&stat))
+    }
+}
+
 /// The ignore files of one directory, and those above it.
 struct Ignores {
-    above: Option<Arc<Ignores>>,
+    above: Option<Arc<Self>>,
     /// How long the directory's own name is; what is matched is relative to it.
     base: Vec<u8>,
     ignore: Option<Gitignore>,
@@ -163,7 +171,7 @@ impl<'a> Walk<'a> {
                 if depth >= MAX_DEPTH {
                     self.skipped.add("too_deep", 1);
                 } else {
-                    self.descend(&found, &entry.name, ignores)?;
+                    self.descend(&found, &entry.name, ignores);
                 }
             }
             return Ok(Some(found));
@@ -186,7 +194,7 @@ impl<'a> Walk<'a> {
         frame.dir.clone()
     }
 
-    fn descend(&mut self, found: &Found, name: &[u8], ignores: Option<Arc<Ignores>>) -> Result<(), ToolError> {
+    fn descend(&mut self, found: &Found, name: &[u8], ignores: Option<Arc<Ignores>>) {
         let opened = Component::of(name).and_then(|name| {
             let dir = found.dir.open_dir(name)?;
             let identity = dir.identity()?;
@@ -202,7 +210,6 @@ impl<'a> Walk<'a> {
             }
             Err(errno) => self.skipped.add(reason(errno), 1),
         }
-        Ok(())
     }
 
     fn enter(
@@ -320,8 +327,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    pub(crate) fn new(sandbox: &Sandbox, found: &Found) -> Self {
-        let size = if found.kind == Kind::File { sandbox.size_of(found) } else { None };
+    pub(crate) fn new(found: &Found) -> Self {
+        let size = (found.kind == Kind::File).then(|| found.size()).flatten();
         Self { path: found.path.to_string(), kind: found.kind, size }
     }
 }
@@ -337,11 +344,5 @@ impl Sandbox {
             _ => "withheld",
         })?;
         Ok(OpenFile { fd, size: size(&stat), identity: (stat.st_dev, stat.st_ino), path: found.path.clone() })
-    }
-
-    /// The size of a file that a walk found, in bytes.
-    pub(crate) fn size_of(&self, found: &Found) -> Option<u64> {
-        let name = Component::new(found.path.name())?;
-        found.dir.stat(name).ok().map(|stat| size(&stat))
     }
 }

@@ -397,12 +397,12 @@ impl Search<'_> {
     fn one(&self, searcher: &mut Searcher, file: &OpenFile) -> Result<FileHits, Failure> {
         let mut sink = Hits {
             search: self,
-            hits: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None },
+            found: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None },
             kept: 0,
         };
         let reader = Checked { file, search: self };
         match searcher.search_reader(self.matcher, reader, &mut sink) {
-            Ok(()) => Ok(sink.hits),
+            Ok(()) => Ok(sink.found),
             Err(error) => match error.get_ref().and_then(|e| e.downcast_ref::<ToolError>()) {
                 Some(error) => Err(Failure::Call(error.clone())),
                 None if error.to_string().contains("allocation limit") => Err(Failure::File("line_too_long")),
@@ -453,7 +453,7 @@ impl io::Read for Checked<'_> {
 
 struct Hits<'a> {
     search: &'a Search<'a>,
-    hits: FileHits,
+    found: FileHits,
     /// Matches kept as rows.
     kept: usize,
 }
@@ -461,41 +461,41 @@ struct Hits<'a> {
 impl Sink for Hits<'_> {
     type Error = io::Error;
 
-    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
-        self.hits.count += 1;
+    fn matched(&mut self, _: &Searcher, matched: &SinkMatch<'_>) -> io::Result<bool> {
+        self.found.count += 1;
         let options = &self.search.options;
         if options.mode != Mode::Content {
             return Ok(options.mode == Mode::Count);
         }
-        let bytes = found.bytes();
+        let bytes = matched.bytes();
         let at = self.search.matcher.find(bytes).ok().flatten();
         let (start, end) = at.map_or((0, 0), |m| (m.start(), m.end()));
         let (text, truncated) = snippet(bytes, start, end, options.line_bytes);
         let before = bytes.get(..start).unwrap_or_default();
         let column = String::from_utf8_lossy(before).chars().count() as u64 + 1;
-        self.hits.rows.push(Row::Match { line: found.line_number().unwrap_or(0), column, text, truncated });
+        self.found.rows.push(Row::Match { line: matched.line_number().unwrap_or(0), column, text, truncated });
         self.kept += 1;
         // One more than the cap tells that there are more.
         Ok(self.kept <= options.cap)
     }
 
-    fn context(&mut self, _: &Searcher, found: &SinkContext<'_>) -> io::Result<bool> {
+    fn context(&mut self, _: &Searcher, line: &SinkContext<'_>) -> io::Result<bool> {
         if self.search.options.mode == Mode::Content {
-            let (text, _) = snippet(found.bytes(), 0, 0, self.search.options.line_bytes);
-            self.hits.rows.push(Row::Context { line: found.line_number().unwrap_or(0), text });
+            let (text, _) = snippet(line.bytes(), 0, 0, self.search.options.line_bytes);
+            self.found.rows.push(Row::Context { line: line.line_number().unwrap_or(0), text });
         }
         Ok(true)
     }
 
     fn context_break(&mut self, _: &Searcher) -> io::Result<bool> {
         if self.search.options.mode == Mode::Content {
-            self.hits.rows.push(Row::Break);
+            self.found.rows.push(Row::Break);
         }
         Ok(true)
     }
 
     fn finish(&mut self, _: &Searcher, end: &SinkFinish) -> io::Result<()> {
-        self.hits.binary_at = end.binary_byte_offset();
+        self.found.binary_at = end.binary_byte_offset();
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ impl BuiltIn for ListFiles {
                 data.truncated = true;
                 break;
             }
-            let entry = Listed::new(call.sandbox(), &found);
+            let entry = Listed::new(&found);
             let _ = match (entry.kind, entry.size) {
                 (Kind::Directory, _) => writeln!(text, "{}/", entry.path),
                 (Kind::File, Some(size)) => writeln!(text, "{}\t{size}", entry.path),

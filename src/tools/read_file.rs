@@ -153,7 +153,7 @@ fn window(path: &SandboxPath, rest: &str, whole: bool, facts: &Facts, call: &Cal
     let at_end = whole && taken >= rest.len();
     let next = facts.offset + lines as u64;
     let next_offset = (!at_end).then_some(next);
-    let content: Arc<str> = rest.get(..taken.min(room)).map_or_else(|| cut(rest, taken.min(room)), |text| text).into();
+    let content: Arc<str> = cut(rest, taken.min(room)).into();
     let shown = path.to_string();
     let mut notices = Vec::new();
     if facts.size == 0 {

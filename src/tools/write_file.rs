@@ -31,7 +31,7 @@ pub(super) struct Args {
     path: String,
     /// The whole new content of the file.
     content: String,
-    /// The hash that the file must still have; `b3:` and 32 hex digits, from read_file.
+    /// The hash that the file must still have; `b3:` and 32 hex digits, from `read_file`.
     expected_hash: Option<String>,
 }
 

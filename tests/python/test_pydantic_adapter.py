@@ -118,14 +118,9 @@ def test_offers_the_definitions_and_says_what_they_touch(toolset: KgentToolset, 
         tool = offered[str(definition.name)]
         assert (tool.description, tool.parameters_json_schema) == (definition.description, definition.input_schema)
         assert tool.sequential is False
+    write = next(tool for tool in build_toolsets(context) if tool.name == "write_file")
     assert offered["write_file"].metadata == {
-        "kgent": {
-            "action": "edit",
-            "capabilities": ["filesystem_write"],
-            "read_only_hint": False,
-            "destructive_hint": True,
-            "idempotent_hint": True,
-        }
+        "kgent": {"action": "edit", "capabilities": ["filesystem_write"], **write.annotations}
     }
 
 
