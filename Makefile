@@ -58,7 +58,7 @@ lint: .venv/.built
 	$(bin)/ruff check
 	$(bin)/basedpyright --warnings
 	$(bin)/mypy
-	$(bin)/python -m mypy.stubtest --mypy-config-file pyproject.toml kgent_tools
+	$(bin)/python -m mypy.stubtest --mypy-config-file pyproject.toml kgent_tools._core
 
 format: .venv/.tools
 	cargo fmt

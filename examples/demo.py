@@ -23,44 +23,49 @@ CONFIG = ToolsConfig.from_dict(
     }
 )
 
+DEFINITIONS = r"^\s*(pub |async |export )*(class|def|enum|fn|func|function|interface|struct|trait)\b"
+
 Call = tuple[str, dict[str, object]]
 Turn = Iterator[list[Call]]
 
 
 def script(answers: list[str]) -> Turn:
     """What the model asks for, turn by turn; `answers` holds what it got for the last turn."""
-    yield [("list_files", {}), ("grep_files", {"pattern": r"TODO|FIXME", "output": "count"})]
-    listing, todos = answers
-    readme = re.search(r"^\S*README\S*", listing, re.MULTILINE)
-    first = readme or re.search(r"^\S+\.\w+", listing, re.MULTILINE)
-    name = first.group() if first else "README.md"
+    yield [("list_files", {}), ("grep_files", {"pattern": DEFINITIONS, "output": "count"})]
+    entries, counts = (rows(answer) for answer in answers)
+    files = [row.split("\t")[0] for row in entries if not row.endswith("/")]
+    readme = next((name for name in files if name.startswith("README")), files[0] if files else "README.md")
 
-    yield [("read_file", {"path": name, "limit": 20})]
-    beginning = answers[0]
+    yield [("read_file", {"path": readme, "limit": 20})]
+    beginning = answers[0].split("\n")[0].strip()
 
     yield [("read_file", {"path": "../../../../../../etc/passwd"})]
-    outside = answers[0]
+    outside = answers[0].split("\n")[0]
 
     yield [("write_file", {"path": "private/notes.md", "content": "mine"})]
-    denied = answers[0]
+    denied = answers[0].split("\n")[0]
 
-    yield [("grep_files", {"pattern": r"\w+", "output": "content"})]
-    large = answers[0]
-    rest = ""
+    yield [("grep_files", {"pattern": r"\w+"})]
+    large, more = answers[0], ""
     if notice := re.search(r'read_file\(path="(artifacts/.+?)", offset=(\d+)\)', large):
         yield [("read_file", {"path": notice.group(1), "offset": int(notice.group(2))})]
-        rest = answers[0]
+        more = answers[0]
 
-    report = [
-        f"# Report on {name}",
-        f"- The project's first folder has {len(listing.splitlines())} entries.",
-        f"- Lines that are still to do: {todos.splitlines()[0]}",
-        f"- `{name}` begins: {beginning.splitlines()[0].strip()}",
-        f"- A file outside the project was refused: {outside}",
-        f"- A file that the policy protects was refused: {denied}",
-        f"- A large output showed {len(large)} characters; {len(rest)} more were read on from its artifact.",
-    ]
-    yield [("write_file", {"path": "deliverables/report.md", "content": "\n".join(report) + "\n"})]
+    report = f"""# Report
+
+- The project's folder has {len(entries)} entries.
+- {sum(int(row.rpartition(":")[2]) for row in counts)} lines in {len(counts)} files look like definitions.
+- {readme}, line {beginning}
+- Refused, a read outside the project: {outside}
+- Refused, a write that the policy denies: {denied}
+- A large search showed {len(large):,} characters, and {len(more):,} more were read on from its artifact.
+"""
+    yield [("write_file", {"path": "deliverables/report.md", "content": report})]
+
+
+def rows(answer: str) -> list[str]:
+    """The lines of an answer without its notices, which stand in brackets."""
+    return [line for line in answer.splitlines() if line and not line.startswith("[")]
 
 
 def scripted_model() -> FunctionModel:
@@ -69,7 +74,7 @@ def scripted_model() -> FunctionModel:
     turns = script(answers)
 
     def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        answers[:] = [part.model_response_str() for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+        answers[:] = [str(part.content) for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
         calls = next(turns, None)
         if calls is None:
             return ModelResponse(parts=[TextPart("The report is in deliverables/report.md.")])

@@ -408,6 +408,7 @@ pub(crate) struct Call {
     pub(crate) info: Arc<CallInfo>,
     pub(crate) id: String,
     serial: u64,
+    process: Arc<(i32, Process)>,
     policy: Option<Arc<Policy>>,
     action: Box<str>,
     started: Instant,
@@ -453,6 +454,7 @@ impl CallContext {
             info: Arc::clone(&context.info),
             id,
             serial,
+            process,
             policy: policy.cloned(),
             action: action.into(),
             started,
@@ -470,9 +472,7 @@ impl CallContext {
     /// Ends the call: its doors are closed from now on.
     pub(crate) fn end(&self) {
         self.0.over.store(true, Ordering::Relaxed);
-        if let Ok(process) = self.0.run.process() {
-            lock(&process.1.calls).remove(&self.0.serial);
-        }
+        lock(&self.0.process.1.calls).remove(&self.0.serial);
     }
 
     pub(crate) fn call(&self) -> &Call {

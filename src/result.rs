@@ -15,7 +15,7 @@ pub const MAX_SUMMARY_CHARS: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Text.
-    Text(Arc<str>),
+    Text(Arc<String>),
     /// A file, such as an image.
     File {
         /// Its MIME type.
@@ -23,6 +23,13 @@ pub enum Content {
         /// Its bytes.
         data: Arc<[u8]>,
     },
+}
+
+impl Content {
+    /// A text part.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text(Arc::new(text.into()))
+    }
 }
 
 /// A result's `data`: any value that serialises to a JSON object. It stays typed until somebody reads it.
@@ -83,7 +90,7 @@ impl ToolResult {
             summary: one_line(&format!("{}: {}", error.code.as_str(), error.message)),
             data: None,
             artifacts: Vec::new(),
-            content: vec![Content::Text(text.into())],
+            content: vec![Content::text(text)],
             error: Some(error),
         }
     }

@@ -170,14 +170,16 @@ fn bounded(output: Output, call: &CallContext) -> ToolResult {
     let (max_lines, max_bytes) = (limits.max_output_lines, limits.max_output_bytes);
     let mut content = output.content;
     let texts = content.iter().filter_map(|part| match part {
-        Content::Text(text) => Some(&**text),
+        Content::Text(text) => Some(text.as_str()),
         Content::File { .. } => None,
     });
+    let notices = bound::notices(output.notices, max_bytes);
+    let max_bytes = max_bytes - notices.iter().map(String::len).sum::<usize>();
+    let max_lines = max_lines.saturating_sub(notices.len()).max(1);
     let bytes: usize = texts.clone().map(str::len).sum();
     let mut truncated = output.truncated;
-    let over = bytes > max_bytes
-        || texts.clone().map(|t| memchr::memchr_iter(b'\n', t.as_bytes()).count()).sum::<usize>() > max_lines;
-    if over {
+    let lines = || texts.clone().map(|t| memchr::memchr_iter(b'\n', t.as_bytes()).count()).sum::<usize>();
+    if bytes > max_bytes || lines() > max_lines {
         let whole = texts.collect::<Vec<_>>().join("\n");
         if let Some(cut) = bound::preview(&whole, max_lines, max_bytes) {
             truncated = true;
@@ -195,12 +197,12 @@ fn bounded(output: Output, call: &CallContext) -> ToolResult {
                     cut.omitted_lines, cut.omitted_bytes
                 ),
             };
-            let parts = [cut.head, &notice, cut.tail].map(|text| Content::Text(text.into()));
+            let parts = [cut.head, &notice, cut.tail].map(Content::text);
             content =
                 parts.into_iter().chain(content.into_iter().filter(|c| matches!(c, Content::File { .. }))).collect();
         }
     }
-    content.extend(output.notices.into_iter().map(|notice| Content::Text(notice.into())));
+    content.extend(notices.into_iter().map(Content::text));
     let mut notes = call.notes();
     notes.truncated |= truncated;
     let artifacts = output.artifacts.into_iter().chain(notes.artifacts.iter().cloned()).collect();

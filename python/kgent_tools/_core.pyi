@@ -96,6 +96,10 @@ class ErrorInfo:
     @property
     def mendable(self) -> bool:
         """Whether other arguments could succeed."""
+    @property
+    def status(self) -> str:
+        """How a call that fails with this code is recorded."""
+    def to_dict(self) -> _Json: ...
 
 @final
 class ToolResult:
@@ -106,7 +110,7 @@ class ToolResult:
         ok: bool,
         summary: str,
         data: _Json | None = None,
-        artifacts: Sequence[str] = (),
+        artifacts: Sequence[str] = ...,
         error: ErrorInfo | None = None,
         content: Sequence[TextContent | FileContent] | None = None,
     ) -> Self:

@@ -28,8 +28,9 @@ try:
     from pydantic_ai import RunContext as AgentContext
     from pydantic_ai.exceptions import UserError
 except ImportError as error:
-    message = "kgent_tools.pydantic_adapter needs Pydantic AI: pip install 'kgent_tools[pydantic-ai]'"
-    raise ImportError(message) from error
+    raise ImportError(
+        "kgent_tools.pydantic_adapter needs Pydantic AI 2.16 or later: pip install 'kgent_tools[pydantic-ai]'"
+    ) from error
 
 from kgent_tools import FileContent, TextContent
 
@@ -134,7 +135,7 @@ async def _settle(
 
 
 def _failure(error: ErrorInfo, ctx: AgentContext[Any]) -> Exception:
-    text = f"{error.message} {error.hint}" if error.hint else error.message
+    text = f"{error.message}\n{error.hint}" if error.hint else error.message
     if error.mendable and ctx.retry < ctx.max_retries:
         return ModelRetry(text)
     if error.code == "approval_required":

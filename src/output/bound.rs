@@ -52,6 +52,25 @@ pub(crate) fn preview(text: &str, max_lines: usize, max_bytes: usize) -> Option<
     })
 }
 
+/// As many of a tool's notices as fit half of `max_bytes`; those that do not are counted.
+pub(crate) fn notices(mut notices: Vec<String>, max_bytes: usize) -> Vec<String> {
+    const MORE: usize = 40;
+    let (room, mut taken) = (max_bytes / 2, 0);
+    let fits = notices.iter().take_while(|notice| {
+        taken += notice.len();
+        taken + MORE <= room
+    });
+    let fits = fits.count();
+    if fits < notices.len() {
+        let more = notices.len() - fits;
+        notices.truncate(fits);
+        if MORE <= room {
+            notices.push(format!("[{more} more notices are left out.]"));
+        }
+    }
+    notices
+}
+
 /// The longest prefix of at most `max_bytes` bytes.
 pub(crate) fn cut(s: &str, max_bytes: usize) -> &str {
     let mut end = max_bytes.min(s.len());

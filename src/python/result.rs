@@ -89,13 +89,13 @@ impl PyErrorInfo {
 /// A text part of what the model reads.
 #[pyclass(frozen, eq, name = "TextContent", module = "kgent_tools")]
 #[derive(Clone, PartialEq)]
-pub(super) struct PyTextContent(Arc<str>);
+pub(super) struct PyTextContent(Arc<String>);
 
 #[pymethods]
 impl PyTextContent {
     #[new]
-    fn new(text: &str) -> Self {
-        Self(text.into())
+    fn new(text: String) -> Self {
+        Self(Arc::new(text))
     }
 
     #[getter]
@@ -108,7 +108,7 @@ impl PyTextContent {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        Ok((py.get_type::<Self>().into_any(), (&*self.0,).into_pyobject(py)?))
+        Ok((py.get_type::<Self>().into_any(), (self.0.as_str(),).into_pyobject(py)?))
     }
 }
 
@@ -261,14 +261,14 @@ impl PyToolResult {
 
 /// The default content of a Python result: the summary, then the data as JSON.
 fn default_content(summary: &str, data: Option<&serde_json::Value>) -> Vec<Content> {
-    let mut content = vec![Content::Text(summary.into())];
-    content.extend(data.map(|data| Content::Text(data.to_string().into())));
+    let mut content = vec![Content::text(summary)];
+    content.extend(data.map(|data| Content::text(data.to_string())));
     content
 }
 
 fn part(part: &Bound<'_, PyAny>) -> PyResult<Content> {
     if let Ok(text) = part.cast::<PyString>() {
-        return Ok(Content::Text(text.to_str()?.into()));
+        return Ok(Content::text(text.to_str()?));
     }
     if let Ok(text) = part.cast::<PyTextContent>() {
         return Ok(Content::Text(Arc::clone(&text.get().0)));

@@ -62,6 +62,10 @@ impl CallRecord<'_> {
             out.push_str(key);
             json_string(out, &redactor.text(value));
         };
+        let plain = |out: &mut String, key: &str, value: &str| {
+            out.push_str(key);
+            json_string(out, value);
+        };
         let number = |out: &mut String, key: &str, value: u64| {
             out.push_str(key);
             out.push_str(itoa::Buffer::new().format(value));
@@ -74,8 +78,8 @@ impl CallRecord<'_> {
             }
             out.push_str(if values.is_empty() { "[]" } else { "]" });
         };
-        text(&mut out, "\"id\":", self.id);
-        text(&mut out, ",\"run_id\":", self.run_id);
+        plain(&mut out, "\"id\":", self.id);
+        plain(&mut out, ",\"run_id\":", self.run_id);
         out.push_str(",\"call_id\":");
         match &self.info.call_id {
             Some(id) => json_string(&mut out, &redactor.text(id)),
@@ -91,9 +95,9 @@ impl CallRecord<'_> {
             text(&mut out, ",\"agent\":", agent);
         }
         text(&mut out, ",\"tool\":", self.tool);
-        text(&mut out, ",\"scope\":", self.scope);
-        text(&mut out, ",\"status\":", self.status.as_str());
-        text(&mut out, ",\"started_at\":", self.started_at);
+        plain(&mut out, ",\"scope\":", self.scope);
+        plain(&mut out, ",\"status\":", self.status.as_str());
+        plain(&mut out, ",\"started_at\":", self.started_at);
         number(&mut out, ",\"duration_us\":", self.duration_us);
         text(&mut out, ",\"summary\":", self.summary);
         out.push_str(",\"args\":");
@@ -102,10 +106,10 @@ impl CallRecord<'_> {
         out.push_str(",\"permission\":");
         match self.permission {
             Some(note) => {
-                text(&mut out, "{\"action\":", &note.action);
+                plain(&mut out, "{\"action\":", &note.action);
                 text(&mut out, ",\"resource\":", &note.resource);
-                text(&mut out, ",\"effect\":", note.effect);
-                text(&mut out, ",\"layer\":", note.layer);
+                plain(&mut out, ",\"effect\":", note.effect);
+                plain(&mut out, ",\"layer\":", note.layer);
                 out.push_str(",\"rule\":");
                 match &note.rule {
                     Some(rule) => json_string(&mut out, &redactor.text(rule)),
@@ -119,7 +123,7 @@ impl CallRecord<'_> {
         out.push_str(",\"error\":");
         match self.error {
             Some(error) => {
-                text(&mut out, "{\"code\":", error.code.as_str());
+                plain(&mut out, "{\"code\":", error.code.as_str());
                 text(&mut out, ",\"message\":", cut(&error.message, MAX_MESSAGE_BYTES));
                 out.push('}');
             }

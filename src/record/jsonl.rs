@@ -4,12 +4,11 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use crate::error::{Code, ToolError};
 use crate::fork::PerProcess;
-use crate::sandbox::dir::{Component, Dir, Kind};
+use crate::sandbox::dir::{Component, Dir, Kind, Look};
 use crate::sandbox::host::{LogFile, RunFolder, try_lock, unlock};
 use crate::sandbox::size;
 
@@ -152,13 +151,12 @@ impl Log {
     /// Brings what we know of the file up to date: others may have appended, or died while they did. Refuses a file
     /// that was replaced.
     fn reconcile(&mut self, dir: &Dir, torn: &mut Vec<(Sink, u64)>) -> Result<()> {
-        let found = Component::of(self.sink.name().as_bytes()).and_then(|name| dir.stat(name));
-        let ours =
-            |s: &Stat| (s.st_dev, s.st_ino) == self.identity && s.st_nlink == 1 && Kind::of(s.st_mode) == Kind::File;
-        let Some(stat) = found.ok().filter(ours) else {
+        let found = Component::of(self.sink.name().as_bytes()).and_then(|name| dir.look(name));
+        let ours = |look: &Look| look.identity == self.identity && look.links == 1 && look.kind == Kind::File;
+        let Some(look) = found.ok().filter(ours) else {
             return Err(unavailable(&format!("{} was replaced, linked or removed", self.sink.name())));
         };
-        let now = size(&stat);
+        let now = look.size;
         if now == self.size {
             return Ok(());
         }

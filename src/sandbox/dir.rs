@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat, StatxFlags};
 use rustix::io::{Errno, Result};
 
 /// One name in a directory: not empty, not `.` or `..`, without `/` and NUL.
@@ -73,6 +73,17 @@ impl From<FileType> for Kind {
     }
 }
 
+/// What a name is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) kind: Kind,
+    /// Its device and inode.
+    pub(crate) identity: (u64, u64),
+    /// In bytes.
+    pub(crate) size: u64,
+    pub(crate) links: u32,
+}
+
 /// One entry of a listing.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -97,6 +108,20 @@ impl Dir {
     /// What `name` itself is; a link is not followed.
     pub(crate) fn stat(&self, name: Component<'_>) -> Result<Stat> {
         fs::statat(&self.0, name.0, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Which object `name` is now, its size and its links; a link is not followed. Times are not asked for: on file
+    /// systems with fine-grained times, asking makes the next write to the file dearer.
+    pub(crate) fn look(&self, name: Component<'_>) -> Result<Look> {
+        let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::NLINK | StatxFlags::SIZE;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = fs::statx(&self.0, name.0, flags, wanted)?;
+        Ok(Look {
+            kind: Kind::of(u32::from(stat.stx_mode)),
+            identity: (fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino),
+            size: stat.stx_size,
+            links: stat.stx_nlink,
+        })
     }
 
     /// The directory's own identity.

@@ -152,8 +152,8 @@ impl Pin {
 
     /// Fails where the name leads elsewhere now.
     pub(crate) fn verify(&self) -> Result<(), ToolError> {
-        let now = Component::of(&self.name).and_then(|name| self.parent.stat(name));
-        if now.is_ok_and(|s| (s.st_dev, s.st_ino) == self.identity) {
+        let now = Component::of(&self.name).and_then(|name| self.parent.look(name));
+        if now.is_ok_and(|look| look.identity == self.identity) {
             return Ok(());
         }
         Err(ToolError::new(

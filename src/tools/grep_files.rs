@@ -607,7 +607,7 @@ fn present(collected: Collected, args: &Args, options: &Options, call: &CallCont
     Output {
         summary,
         data: Some(Data::new(data)),
-        content: vec![Content::Text(text.into())],
+        content: vec![Content::text(text)],
         notices,
         truncated,
         ..Output::default()

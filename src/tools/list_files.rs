@@ -99,7 +99,7 @@ impl BuiltIn for ListFiles {
         }
         let summary = format!("listed {real}: {count} entries{}", if data.truncated { ", more exist" } else { "" });
         let truncated = data.truncated;
-        let content = vec![Content::Text(text.into())];
+        let content = vec![Content::text(text)];
         Ok(Output { summary, data: Some(Data::new(data)), content, notices, truncated, ..Output::default() })
     }
 }

@@ -1,9 +1,11 @@
 //! `read_file`: a window of a file as numbered lines. The window is chosen so that its text fits: a read never spills.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{BuiltIn, content_hash, only};
 use crate::context::CallContext;
@@ -41,7 +43,7 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct ReadData {
     path: String,
-    content: Arc<str>,
+    content: Arc<String>,
     offset: u64,
     lines: u64,
     total_lines: Option<u64>,
@@ -52,9 +54,9 @@ struct ReadData {
     bytes: u64,
 }
 
-/// A file's text from its start, or from some line on.
-struct Text<'a> {
-    text: std::borrow::Cow<'a, str>,
+/// A file's text.
+struct Text {
+    text: String,
     encoding: &'static str,
 }
 
@@ -85,16 +87,15 @@ impl BuiltIn for ReadFile {
         if let Some(media_type) = media_type(&bytes) {
             return Ok(media(&path, media_type, bytes));
         }
-        let Some(text) = decode(&bytes) else { return Err(binary(&path, &bytes, file.size)) };
+        let size = bytes.len() as u64;
         let hash = content_hash(&bytes);
-        let total = count_lines(text.text.as_bytes());
-        let facts =
-            Facts { offset, limit, total: Some(total), hash: Some(hash), encoding: text.encoding, size: file.size };
+        let text = decode(bytes).map_err(|bytes| binary(&path, &bytes, size))?;
+        let facts = Facts { offset, limit, hash: Some(hash), encoding: text.encoding, size };
         let from = nth_line(text.text.as_bytes(), offset);
-        if offset > 1 && offset > total {
-            return Err(past_end(&path, offset, total));
+        if offset > 1 && from == text.text.len() {
+            return Err(past_end(&path, offset, count_lines(text.text.as_bytes())));
         }
-        Ok(window(&path, text.text.get(from..).unwrap_or_default(), true, &facts, call))
+        Ok(window(&path, text.text, from, true, &facts, call))
     }
 }
 
@@ -102,59 +103,58 @@ impl BuiltIn for ReadFile {
 struct Facts {
     offset: u64,
     limit: u64,
-    total: Option<u64>,
     hash: Option<String>,
     encoding: &'static str,
     size: u64,
 }
 
-/// Numbers the lines of `rest`, which begins at line `offset`, for as long as they fit. `whole` says whether `rest`
-/// reaches the end of the file.
-fn window(path: &SandboxPath, rest: &str, whole: bool, facts: &Facts, call: &CallContext) -> Output {
+/// Numbers the lines of `text` from byte `from` on, which is where line `offset` begins, for as long as they fit.
+/// `whole` says whether `text` is the whole file.
+fn window(path: &SandboxPath, text: String, from: usize, whole: bool, facts: &Facts, call: &CallContext) -> Output {
     let limits = call.limits();
+    let rest = text.get(from..).unwrap_or_default();
     let room = limits.max_output_bytes.min(usize::try_from(limits.max_file_bytes).unwrap_or(usize::MAX));
-    let room = room.saturating_sub(NOTICE_BYTES.min(room / 2));
-    let max_lines = usize::try_from(facts.limit)
-        .unwrap_or(usize::MAX)
-        .min(limits.max_output_lines.saturating_sub(NOTICE_LINES).max(1));
-    let mut numbered = String::with_capacity((rest.len() + rest.len() / 4 + 64).min(room + 64));
-    let (mut lines, mut taken, mut cut_line) = (0, 0, None);
-    let mut number = itoa::Buffer::new();
-    while lines < max_lines && taken < rest.len() {
-        let tail = rest.get(taken..).unwrap_or_default();
-        let end = memchr::memchr(b'\n', tail.as_bytes()).map(|at| at + 1);
-        let line = tail.get(..end.unwrap_or(tail.len())).unwrap_or_default();
-        let shown = if line.len() > limits.max_line_bytes { cut(line, limits.max_line_bytes) } else { line };
-        let digits = number.format(facts.offset + lines as u64);
-        let width = digits.len().max(6);
-        let shown = if numbered.len() + width + 1 + shown.len() <= room {
-            shown
-        } else if lines == 0 {
-            cut(shown, room.saturating_sub(width + 1))
-        } else {
-            break;
-        };
-        numbered.extend(std::iter::repeat_n(' ', width - digits.len()));
-        numbered.push_str(digits);
-        numbered.push('\t');
-        numbered.push_str(shown);
+    let shown = path.to_string();
+    let room = room.saturating_sub((NOTICE_BYTES + 2 * shown.len()).min(room / 2));
+    let most = limits.max_output_lines.saturating_sub(NOTICE_LINES).max(1);
+    let most = facts.limit.min(most as u64);
+    let mut numbered = Vec::with_capacity((rest.len() + rest.len() / 4 + 64).min(room + 64));
+    let (mut lines, mut taken, mut cut_line) = (0_u64, 0, None);
+    let mut ends = memchr::memchr_iter(b'\n', rest.as_bytes());
+    while lines < most && taken < rest.len() {
+        let end = ends.next().map(|at| at + 1);
+        let line = rest.get(taken..end.unwrap_or(rest.len())).unwrap_or_default();
+        let mut part = if line.len() > limits.max_line_bytes { cut(line, limits.max_line_bytes) } else { line };
+        let before = numbered.len();
+        push_number(&mut numbered, facts.offset.saturating_add(lines));
+        if numbered.len() + part.len() > room {
+            if lines > 0 {
+                numbered.truncate(before);
+                break;
+            }
+            part = cut(part, room.saturating_sub(numbered.len()));
+        }
+        numbered.extend_from_slice(part.as_bytes());
         lines += 1;
         taken += line.len();
-        if shown.len() < line.len() {
-            cut_line.get_or_insert((facts.offset + lines as u64 - 1, line.len(), end.is_some() || whole));
+        if part.len() < line.len() {
+            cut_line.get_or_insert((facts.offset + lines - 1, line.len(), end.is_some() || whole));
             if end.is_none() && !whole {
                 break;
             }
-            if !numbered.ends_with('\n') {
-                numbered.push('\n');
+            if numbered.last() != Some(&b'\n') {
+                numbered.push(b'\n');
             }
         }
     }
     let at_end = whole && taken >= rest.len();
-    let next = facts.offset + lines as u64;
-    let next_offset = (!at_end).then_some(next);
-    let content: Arc<str> = cut(rest, taken.min(room)).into();
-    let shown = path.to_string();
+    let truncated = !at_end || cut_line.is_some();
+    let next_offset = (!at_end).then_some(facts.offset + lines);
+    let total_lines = match (at_end, whole) {
+        (true, _) => Some(facts.offset - 1 + lines),
+        (false, true) => Some(count_lines(text.as_bytes())),
+        (false, false) => None,
+    };
     let mut notices = Vec::new();
     if facts.size == 0 {
         notices.push(format!("[{shown} is empty.]"));
@@ -164,26 +164,28 @@ fn window(path: &SandboxPath, rest: &str, whole: bool, facts: &Facts, call: &Cal
         notices.push(format!("[Line {line} has {more}{bytes} bytes and is cut. Search it with grep_files.]"));
     }
     if let Some(next) = next_offset {
-        let of = facts.total.map(|total| format!(" of {total}")).unwrap_or_default();
+        let of = total_lines.map(|total| format!(" of {total}")).unwrap_or_default();
         notices.push(format!(
-            "[Lines {} to {}{of}. Read on with read_file(path=\"{}\", offset={next}).]",
+            "[Lines {} to {}{of}. Read on with read_file(path={}, offset={next}).]",
             facts.offset,
             next - 1,
-            shown.replace('"', "\\\"")
+            Value::String(shown.clone())
         ));
     }
     if facts.encoding == "unknown" {
         notices.push("[The file is not valid UTF-8: the bytes that are not are shown as \u{fffd}.]".to_owned());
     }
-    let summary = format!("read {shown}: {lines} lines from line {}", facts.offset);
-    call.notes().truncated = next_offset.is_some() || cut_line.is_some();
+    let mut summary = String::with_capacity(shown.len() + 40);
+    let _ = write!(summary, "read {shown}: {lines} lines from line {}", facts.offset);
+    call.notes().truncated = truncated;
+    let content = if from == 0 && at_end && cut_line.is_none() { text } else { cut(rest, taken.min(room)).to_owned() };
     let data = ReadData {
         path: shown,
-        content,
+        content: Arc::new(content),
         offset: facts.offset,
-        lines: lines as u64,
-        total_lines: facts.total,
-        truncated: next_offset.is_some() || cut_line.is_some(),
+        lines,
+        total_lines,
+        truncated,
         next_offset,
         hash: facts.hash.clone(),
         encoding: facts.encoding,
@@ -192,10 +194,19 @@ fn window(path: &SandboxPath, rest: &str, whole: bool, facts: &Facts, call: &Cal
     Output {
         summary,
         data: Some(Data::new(data)),
-        content: vec![Content::Text(numbered.into())],
+        content: vec![Content::text(utf8(numbered).text)],
         notices,
         ..Output::default()
     }
+}
+
+/// A line's number, right-aligned in six columns, and a tab.
+fn push_number(out: &mut Vec<u8>, number: u64) {
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(number);
+    out.extend_from_slice(b"      ".get(digits.len().min(6)..).unwrap_or_default());
+    out.extend_from_slice(digits.as_bytes());
+    out.push(b'\t');
 }
 
 /// A file too large to be read whole: constant memory, whatever its size. Only the window and what comes before it are
@@ -282,11 +293,9 @@ fn large(
         // The buffer may end inside a character.
         kept.truncate(complete(&kept));
     }
-    let valid = std::str::from_utf8(&kept).is_ok();
-    let text = String::from_utf8_lossy(&kept);
-    let encoding = if valid { "utf-8" } else { "unknown" };
-    let facts = Facts { offset, limit, total: None, hash: None, encoding, size: file.size };
-    Ok(window(path, &text, whole, &facts, call))
+    let text = utf8(kept);
+    let facts = Facts { offset, limit, hash: None, encoding: text.encoding, size: file.size };
+    Ok(window(path, text.text, 0, whole, &facts, call))
 }
 
 /// How much of `bytes` ends at a character's border.
@@ -306,25 +315,33 @@ fn is_binary(bytes: &[u8]) -> bool {
     memchr::memchr(0, bytes).is_some()
 }
 
-/// The file as text; `None` where it is binary.
-fn decode(bytes: &[u8]) -> Option<Text<'_>> {
-    if let Some(rest) = bytes.strip_prefix(b"\xef\xbb\xbf") {
-        return decode(rest).map(|t| if t.encoding == "utf-8" { Text { encoding: "utf-8-bom", ..t } } else { t });
-    }
+/// The file as text; its bytes back where it is binary.
+fn decode(mut bytes: Vec<u8>) -> Result<Text, Vec<u8>> {
     for (bom, encoding, name) in
         [(b"\xff\xfe", encoding_rs::UTF_16LE, "utf-16le"), (b"\xfe\xff", encoding_rs::UTF_16BE, "utf-16be")]
     {
         if let Some(rest) = bytes.strip_prefix(bom) {
             let (text, _) = encoding.decode_without_bom_handling(rest);
-            return Some(Text { text, encoding: name });
+            return Ok(Text { text: text.into_owned(), encoding: name });
         }
     }
-    if is_binary(bytes) {
-        return None;
+    if is_binary(&bytes) {
+        return Err(bytes);
     }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Some(Text { text: text.into(), encoding: "utf-8" }),
-        Err(_) => Some(Text { text: String::from_utf8_lossy(bytes).into_owned().into(), encoding: "unknown" }),
+    // The mark is no part of the first line: what a model copies from it must match the file's text.
+    let marked = bytes.starts_with(b"\xef\xbb\xbf");
+    if marked {
+        bytes.drain(..3);
+    }
+    let text = utf8(bytes);
+    Ok(if marked && text.encoding == "utf-8" { Text { encoding: "utf-8-bom", ..text } } else { text })
+}
+
+/// Bytes as text; what is not UTF-8 is replaced, and the encoding called unknown.
+fn utf8(bytes: Vec<u8>) -> Text {
+    match String::from_utf8(bytes) {
+        Ok(text) => Text { text, encoding: "utf-8" },
+        Err(error) => Text { text: String::from_utf8_lossy(error.as_bytes()).into_owned(), encoding: "unknown" },
     }
 }
 
@@ -351,7 +368,7 @@ fn media(path: &SandboxPath, media_type: &'static str, bytes: Vec<u8>) -> Output
     let shown = path.to_string();
     let data = ReadData {
         path: shown.clone(),
-        content: "".into(),
+        content: Arc::default(),
         offset: 1,
         lines: 0,
         total_lines: None,
@@ -365,7 +382,7 @@ fn media(path: &SandboxPath, media_type: &'static str, bytes: Vec<u8>) -> Output
         summary: format!("read {shown}: {media_type}, {} bytes", bytes.len()),
         data: Some(Data::new(data)),
         content: vec![
-            Content::Text(format!("{shown}: {media_type}, {} bytes", bytes.len()).into()),
+            Content::text(format!("{shown}: {media_type}, {} bytes", bytes.len())),
             Content::File { media_type: media_type.to_owned(), data: bytes.into() },
         ],
         ..Output::default()

@@ -105,12 +105,7 @@ impl BuiltIn for WriteFile {
             hash: readable.then(|| content_hash(content)),
             diff,
         };
-        Ok(Output {
-            summary,
-            data: Some(Data::new(data)),
-            content: vec![Content::Text(text.into())],
-            ..Output::default()
-        })
+        Ok(Output { summary, data: Some(Data::new(data)), content: vec![Content::text(text)], ..Output::default() })
     }
 }
 
