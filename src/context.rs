@@ -9,11 +9,11 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use crate::config::{Limits, ToolsConfig};
-use crate::error::{Code, KgentError, ToolError};
+use crate::error::{Code, KgentError, Status, ToolError};
 use crate::fork::PerProcess;
 use crate::output::artifact;
 use crate::output::bound::cut;
-use crate::permission::{Capability, Effect, Pattern, Policy, Resource};
+use crate::permission::{Capability, Effect, Layer, Pattern, Policy, Resource};
 use crate::record::call_record::{PermissionNote, now};
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Sink};
@@ -303,6 +303,18 @@ impl Run {
             "mounts": mounts,
             "durability": if self.options.config.power_safe() { "power" } else { "process" },
         })
+    }
+
+    /// `text` with the host paths of the run's own directories replaced by what they are to a model.
+    pub(crate) fn scrub(&self, text: &str) -> String {
+        let mut hosts: Vec<(String, String)> = self
+            .sandbox
+            .hosts()
+            .chain([(self.runs.display().to_string(), "<runs>".to_owned())])
+            .filter(|(host, _)| host.len() > 1)
+            .collect();
+        hosts.sort_by_key(|(host, _)| std::cmp::Reverse(host.len()));
+        hosts.iter().fold(text.to_owned(), |text, (host, name)| text.replace(host, name))
     }
 
     /// The lines of one of its logs, oldest first; those that are not whole JSON objects are left out.
@@ -628,8 +640,21 @@ impl CallContext {
 
     /// What the sandbox and the policy say of a requested name, before any system call on it.
     pub(crate) fn authorise(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
-        self.sandbox().guard(path, access)?;
+        self.sandbox().guard(path, access).inspect_err(|error| self.note_refusal(&path.to_string(), error))?;
         self.permit(path, access)
+    }
+
+    /// A refusal by the sandbox itself, as the record shows it.
+    pub(crate) fn note_refusal(&self, resource: &str, error: &ToolError) {
+        if error.code.status() == Status::Blocked {
+            self.notes().permission = Some(PermissionNote {
+                action: self.0.action.to_string(),
+                resource: cut(resource, MAX_ID_BYTES).to_owned(),
+                effect: Effect::Deny.as_str(),
+                layer: Layer::Sandbox.as_str(),
+                rule: None,
+            });
+        }
     }
 
     /// What the policy says of a call that names no path: the resource is the tool itself.

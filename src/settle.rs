@@ -92,9 +92,21 @@ fn rooms(
 ) -> Result<ToolResult, ToolError> {
     let run = &call.call().run;
     let content_args = tool.as_ref().map_or(&[][..], |tool| tool.definition().content_args);
+    let args = match args {
+        Arguments::Value(Value::String(text)) => match args::parse_json(&text) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                run.redactor.args_json(&Value::String(text), content_args, &mut facts.args);
+                Err(error)
+            }
+        },
+        Arguments::Value(value) => Ok(value),
+        Arguments::Invalid(error) => Err(error),
+    };
     match &args {
-        Arguments::Value(args) => run.redactor.args_json(args, content_args, &mut facts.args),
-        Arguments::Invalid(_) => facts.args.push_str("null"),
+        Ok(args) => run.redactor.args_json(args, content_args, &mut facts.args),
+        Err(_) if facts.args.is_empty() => facts.args.push_str("null"),
+        Err(_) => {}
     }
     // 1 look up
     let tool = tool?;
@@ -107,18 +119,13 @@ fn rooms(
     }
     let depth = Depth::enter()?;
     // 2 decode
-    let args = match args {
-        Arguments::Value(Value::String(text)) => args::parse_json(&text)?,
-        Arguments::Value(value) => value,
-        Arguments::Invalid(error) => return Err(error),
-    };
-    let prepared = tool.definition().executor.prepare(args)?;
+    let prepared = tool.definition().executor.prepare(args?)?;
     facts.repairs = prepared.repairs;
     // 3 authorise: the requested names, before any system call on them
     run.sandbox.verify()?;
     let mut paths = Vec::with_capacity(prepared.targets.len());
     for (text, access) in &prepared.targets {
-        let path = run.sandbox.parse(text)?;
+        let path = run.sandbox.parse(text).inspect_err(|error| call.note_refusal(text, error))?;
         call.authorise(&path, *access)?;
         paths.push(path);
     }
@@ -272,7 +279,7 @@ fn record(
         let redact = |text: &str| run.redactor.text(text).into_owned();
         let logged = ToolError {
             message: redact(&error.message),
-            cause: error.cause.as_deref().map(|c| redact(c).into()),
+            cause: error.cause.as_deref().map(|c| redact(&run.scrub(c)).into()),
             ..error.clone()
         };
         lines.push((Sink::Errors, event::error(&owner, &time, bound::cut(facts.name, 64), &logged)));

@@ -209,6 +209,14 @@ impl Sandbox {
         self.mounts.iter().map(|m| (m.spec.name.clone(), m.dev, m.ino)).collect()
     }
 
+    /// The host paths of each mount's root, as given and as resolved, and what stands for them in text.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (String, String)> {
+        self.table.roots.iter().map(|(mount, root)| {
+            let name = self.table.names.get(*mount).map_or("", String::as_str);
+            (format!("/{}", String::from_utf8_lossy(&root.join(&b'/'))), format!("<{name}>"))
+        })
+    }
+
     /// The sandbox's layer of the policy: what it forbids whatever a config allows.
     pub fn rules(&self) -> Vec<Rule> {
         let mounts = self.mounts.iter().filter(|m| !m.spec.writable).map(|m| format!("{}/**", m.spec.name));
