@@ -3,8 +3,8 @@
 # check               the quick form, for every change
 # lint format dev bench clean
 #
-# Needs git, make, Python >= 3.11 and a Rust toolchain. The rest goes into .venv (development build and tools),
-# .venv-release (the release wheel: demo and bench), build and target; `make clean` removes all of it.
+# Needs git, make, Python >= 3.11 and a Rust toolchain. The rest goes into .venv (tools, development build),
+# .venv-release (what `pip install .` makes, for bench), build and target; `make clean` removes all of it.
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -33,8 +33,8 @@ bin := .venv/bin
 crate := Cargo.toml Cargo.lock $(shell find src -type f)
 package := pyproject.toml README.md LICENSE $(wildcard python/kgent_tools/*.py python/kgent_tools/*.pyi)
 
-demo: .venv-release/.installed
-	.venv-release/bin/python examples/demo.py "$(DIR)"
+demo: .venv/.built
+	$(bin)/python examples/demo.py "$(DIR)"
 
 test: lint build/wheel/.built
 	cargo test --locked
@@ -83,15 +83,15 @@ clean:
 	touch $@
 
 .venv/.built: .venv/.tools $(crate) pyproject.toml
-	VIRTUAL_ENV=$(CURDIR)/.venv $(bin)/maturin develop --quiet
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/.venv $(bin)/maturin develop --quiet
 	touch $@
 
+# Of the development profile, whose crates are built already: it is the wheel that is tested here, not the optimiser.
 build/wheel/.built: .venv/.tools $(crate) $(package)
 	rm -rf build/wheel
-	$(bin)/maturin build --quiet --release --locked --out build/wheel
+	$(bin)/maturin build --quiet --locked --out build/wheel
 	touch $@
 
-.venv-release/.installed: build/wheel/.built | .venv-release/bin/python
-	.venv-release/bin/python -m pip install --quiet --group demo
-	.venv-release/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/*.whl
+.venv-release/.installed: $(crate) $(package) | .venv-release/bin/python
+	.venv-release/bin/python -m pip install --quiet .
 	touch $@

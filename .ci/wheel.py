@@ -55,7 +55,7 @@ def main(wheel: str) -> None:
             (home / ".ready").touch()
         run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
         output = run(python, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider", "-m", "not slow")
-        print(f"Python {version}, release wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)
+        print(f"Python {version}, wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)
 
 
 main(sys.argv[1])

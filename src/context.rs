@@ -19,7 +19,7 @@ use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Sink};
 use crate::record::redact::Redactor;
 use crate::sandbox::host::{self, RunFolder};
-use crate::sandbox::walk::{Listed, Walk, WalkOptions};
+use crate::sandbox::walk::{Hidden, Listed, Walk, WalkOptions};
 use crate::sandbox::{Access, Constraints, Gate, MountSpec, Sandbox, SandboxPath};
 
 /// How often the waiting side asks the host whether it was interrupted, in milliseconds.
@@ -589,7 +589,7 @@ impl CallContext {
         let path = self.door(path, Access::List)?;
         let (dir, real) = self.sandbox().open_dir(&path, self)?;
         let options = WalkOptions {
-            hidden: true,
+            hidden: Hidden::All,
             ignored: true,
             depth: 1,
             max_entries: self.limits().max_scan_files,

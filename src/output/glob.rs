@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{ErrorKind, GlobBuilder, GlobMatcher};
 
 use crate::error::{Code, ToolError};
 use crate::sandbox::{SandboxPath, beneath};
@@ -17,6 +17,7 @@ const MAX_GLOB_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Globs {
     matcher: GlobMatcher,
+    text: String,
     whole: bool,
 }
 
@@ -34,10 +35,28 @@ impl Globs {
             return invalid(format!("it is over {MAX_GLOB_BYTES} bytes"));
         }
         let text = text.strip_prefix("./").unwrap_or(text);
-        match GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build() {
-            Ok(glob) => Ok(Self { matcher: glob.compile_matcher(), whole: text.contains('/') }),
-            Err(error) => invalid(error.kind().to_string()),
+        // What begins with `/` was split off a folder: it is matched from there, not at any depth.
+        let (text, whole) = text.strip_prefix('/').map_or((text, text.contains('/')), |rest| (rest, true));
+        match build(text) {
+            Ok(matcher) => Ok(Self { matcher, text: text.to_owned(), whole }),
+            Err(error) => invalid(format!("{}{}", error.kind(), place(text, error.kind()))),
         }
+    }
+
+    /// The components that themselves begin with a dot: names that match one are asked for.
+    pub(crate) fn dotted(&self) -> Vec<GlobMatcher> {
+        self.text.split('/').filter(|part| part.starts_with('.')).filter_map(|part| build(part).ok()).collect()
+    }
+
+    /// How deep names that match can lie.
+    pub(crate) fn depth(&self) -> usize {
+        let crosses = !self.whole || self.text.contains("**") || self.text.contains('{');
+        if crosses { usize::MAX } else { self.text.split('/').count() }
+    }
+
+    /// Whether any character of it is more than itself.
+    pub(crate) fn special(&self) -> bool {
+        self.text.contains(['*', '?', '[', ']', '{', '}', '\\'])
     }
 
     /// Whether the glob names `path`, found below `start`.
@@ -45,4 +64,20 @@ impl Globs {
         let name = if self.whole { beneath(path.rel(), start.rel()).unwrap_or(path.rel()) } else { path.name() };
         self.matcher.is_match(Path::new(OsStr::from_bytes(name)))
     }
+}
+
+fn build(text: &str) -> Result<GlobMatcher, globset::Error> {
+    let glob = GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build()?;
+    Ok(glob.compile_matcher())
+}
+
+/// Where an opening character has no closing one.
+fn place(text: &str, kind: &ErrorKind) -> String {
+    let open = match kind {
+        ErrorKind::UnclosedClass => text.rfind('['),
+        ErrorKind::UnclosedAlternates => text.rfind('{'),
+        ErrorKind::UnopenedAlternates => text.find('}'),
+        _ => None,
+    };
+    open.map(|at| format!(" at offset {at}")).unwrap_or_default()
 }

@@ -1,7 +1,6 @@
 //! [`Dir`]: a held directory, and the single-component calls on it. Every `*at` call but `openat2` goes through here
 //! and takes exactly one [`Component`], so that none of them can follow a path out.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat, StatxFlags};
@@ -167,8 +166,8 @@ impl Dir {
     /// Every entry but `.` and `..`, in the order of the names' bytes. Stops with `Errno::TOOBIG` after `cap` entries.
     pub(crate) fn entries(&self, cap: usize) -> Result<Vec<Entry>> {
         let mut found = Vec::new();
-        let mut buffer = vec![MaybeUninit::<u8>::uninit(); 32 * 1024];
-        let mut iter = RawDir::new(&self.0, &mut buffer);
+        let mut buffer = Vec::with_capacity(32 * 1024);
+        let mut iter = RawDir::new(&self.0, buffer.spare_capacity_mut());
         while let Some(entry) = iter.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();

@@ -97,9 +97,16 @@ impl OpenFile {
 
     /// The whole file; `too_large` over `limit` bytes.
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, ToolError> {
-        let room = usize::try_from(self.size.min(limit)).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; room.saturating_add(1)];
+        let mut bytes = Vec::new();
+        self.read_into(&mut bytes, limit)?;
+        Ok(bytes)
+    }
+
+    /// The whole file, in place of what `bytes` held; `too_large` over `limit` bytes.
+    pub(crate) fn read_into(&self, bytes: &mut Vec<u8>, limit: u64) -> Result<(), ToolError> {
+        let expected = usize::try_from(self.size.min(limit)).unwrap_or(usize::MAX);
         let mut filled = 0;
+        bytes.resize(expected.saturating_add(1), 0);
         loop {
             let space = bytes.get_mut(filled..).unwrap_or_default();
             // A read that leaves room has reached the end of a regular file.
@@ -111,7 +118,7 @@ impl OpenFile {
             }
             if count < wanted {
                 bytes.truncate(filled);
-                return Ok(bytes);
+                return Ok(());
             }
             bytes.resize(filled.saturating_mul(2), 0);
         }
@@ -230,7 +237,7 @@ impl Sandbox {
         let path = self.parse(text)?;
         self.guard(&path, Access::List)?;
         let real = self.expand(&path)?;
-        self.guard(&real, Access::List)?;
+        self.guard_as(&real, &path, Access::List)?;
         Ok(real)
     }
 
@@ -274,8 +281,13 @@ impl Sandbox {
 
     /// What the sandbox itself forbids of a name, under each name that the object has. Makes no system call.
     pub(crate) fn guard(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
-        self.guard_one(path, path, access)?;
-        self.aliases(path).try_for_each(|alias| self.guard_one(&alias, path, access))
+        self.guard_as(path, path, access)
+    }
+
+    /// The same of a name that links led to from `shown`: a hidden name is never told to whoever did not send it.
+    fn guard_as(&self, path: &SandboxPath, shown: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        self.guard_one(path, shown, access)?;
+        self.aliases(path).try_for_each(|alias| self.guard_one(&alias, shown, access))
     }
 
     fn guard_one(&self, path: &SandboxPath, shown: &SandboxPath, access: Access) -> Result<(), ToolError> {
@@ -326,9 +338,11 @@ impl Sandbox {
         for _ in 0..MAX_RETRIES {
             if expand {
                 real = self.expand(&real)?;
+            }
+            self.guard_as(&real, path, access)?;
+            if expand {
                 gate.permit(&real, access)?;
             }
-            self.guard(&real, access)?;
             let mount = self.mount(&real)?;
             match mount.resolver.open(&mount.root, real.rel(), flags) {
                 Ok(fd) => return Ok((fd, real)),

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use globset::GlobMatcher;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self, Mode, OFlags};
@@ -50,10 +51,10 @@ impl Skipped {
 }
 
 /// What a walk passes over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WalkOptions {
-    /// Enter and report names that begin with a dot.
-    pub(crate) hidden: bool,
+    /// Which names that begin with a dot are entered and reported.
+    pub(crate) hidden: Hidden,
     /// Enter and report what ignore files name.
     pub(crate) ignored: bool,
     /// The deepest entry reported; 1 is the start's own entries.
@@ -62,6 +63,31 @@ pub(crate) struct WalkOptions {
     pub(crate) max_entries: u64,
     /// What entries are reported for.
     pub(crate) access: Access,
+}
+
+/// Names that begin with a dot.
+#[derive(Clone, Debug)]
+pub(crate) enum Hidden {
+    /// All of them are as good as others.
+    All,
+    /// Only those that one of these matches.
+    Named(Vec<GlobMatcher>),
+}
+
+impl Hidden {
+    /// All of them, or none.
+    pub(crate) fn shown(all: bool) -> Self {
+        if all { Self::All } else { Self::Named(Vec::new()) }
+    }
+
+    fn hides(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Named(globs) if name.first() == Some(&b'.') => {
+                !globs.iter().any(|glob| glob.is_match(Path::new(OsStr::from_bytes(name))))
+            }
+            Self::Named(_) | Self::All => false,
+        }
+    }
 }
 
 /// An entry that a walk found.
@@ -74,10 +100,16 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// When its content last changed: seconds and nanoseconds.
+    pub(crate) fn modified(&self) -> (i64, u64) {
+        let stat = Component::new(self.path.name()).and_then(|name| self.dir.stat(name).ok());
+        stat.map_or((0, 0), |stat| (stat.st_mtime, stat.st_mtime_nsec))
+    }
+
     /// Its size now, in bytes.
     fn size(&self) -> Option<u64> {
         let name = Component::new(self.path.name())?;
-        self.dir.stat(name).ok().map(|stat| size(&stat))
+        self.dir.look(name).ok().map(|look| look.size)
     }
 }
 
@@ -88,6 +120,7 @@ struct Ignores {
     base: Vec<u8>,
     ignore: Option<Gitignore>,
     gitignore: Option<Gitignore>,
+    exclude: Option<Gitignore>,
 }
 
 struct Frame {
@@ -152,7 +185,7 @@ impl<'a> Walk<'a> {
                 self.skipped.add("withheld", 1);
                 continue;
             }
-            if !self.options.hidden && entry.name.first() == Some(&b'.') {
+            if self.options.hidden.hides(&entry.name) {
                 self.skipped.add("hidden", 1);
                 continue;
             }
@@ -242,20 +275,26 @@ impl<'a> Walk<'a> {
         path: &SandboxPath,
         above: Option<Arc<Ignores>>,
     ) -> Option<Arc<Ignores>> {
-        let mut read = |name: &[u8]| {
-            let at = entries.binary_search_by(|e| e.name.as_slice().cmp(name)).ok()?;
-            let entry = entries.get(at).filter(|e| e.kind == Kind::File)?;
-            let (matcher, complete) = compile(dir, &entry.name)?;
+        let has = |name: &[u8], kind: Kind| {
+            let at = entries.binary_search_by(|e| e.name.as_slice().cmp(name));
+            at.ok().and_then(|at| entries.get(at)).is_some_and(|e| e.kind == kind)
+        };
+        let mut read = |dir: &Dir, name: &[u8]| {
+            let (matcher, complete) = compile(dir, name)?;
             if !complete {
                 self.skipped.add("ignore_rules_not_understood", 1);
             }
             Some(matcher)
         };
-        let (ignore, gitignore) = (read(b".ignore"), read(b".gitignore"));
-        if ignore.is_none() && gitignore.is_none() {
+        let ignore = has(b".ignore", Kind::File).then(|| read(dir, b".ignore")).flatten();
+        let gitignore = has(b".gitignore", Kind::File).then(|| read(dir, b".gitignore")).flatten();
+        let info = || dir.open_dir(Component::new(b".git")?).ok()?.open_dir(Component::new(b"info")?).ok();
+        let info = has(b".git", Kind::Directory).then(info).flatten();
+        let exclude = info.and_then(|info| read(&info, b"exclude"));
+        if ignore.is_none() && gitignore.is_none() && exclude.is_none() {
             return above;
         }
-        Some(Arc::new(Ignores { above, base: path.rel().to_vec(), ignore, gitignore }))
+        Some(Arc::new(Ignores { above, base: path.rel().to_vec(), ignore, gitignore, exclude }))
     }
 }
 
@@ -276,7 +315,10 @@ impl Ignores {
             }
             None
         };
-        nearest(|i| i.ignore.as_ref()).or_else(|| nearest(|i| i.gitignore.as_ref())).unwrap_or(false)
+        nearest(|i| i.ignore.as_ref())
+            .or_else(|| nearest(|i| i.gitignore.as_ref()))
+            .or_else(|| nearest(|i| i.exclude.as_ref()))
+            .unwrap_or(false)
     }
 }
 

@@ -90,9 +90,11 @@ impl Sandbox {
         for _ in 0..MAX_RETRIES {
             if expand {
                 real = self.expand(&real)?;
+            }
+            self.guard_as(&real, path, Access::Write)?;
+            if expand {
                 gate.permit(&real, Access::Write)?;
             }
-            self.guard(&real, Access::Write)?;
             if real.rel().is_empty() {
                 return Err(is_directory(path));
             }
@@ -120,6 +122,8 @@ impl Sandbox {
                 Err(errno) => return Err(explain(path, errno)),
             };
             let mut target = Target { sandbox: self, dir, path: real.clone(), current: None, made, committed: false };
+            let dev = fs::fstat(&target.dir).map_err(|e| explain(path, e))?.st_dev;
+            self.require_storage(&real, dev, &target.dir)?;
             lock(&target.dir, path, gate)?;
             match target.look() {
                 Ok(()) => {}
@@ -150,8 +154,6 @@ impl Sandbox {
                     .hint("Only regular files are read and written."));
                 }
             }
-            let dev = fs::fstat(&target.dir).map_err(|e| explain(path, e))?.st_dev;
-            self.require_storage(&real, dev, &target.dir)?;
             return Ok(target);
         }
         Err(unsteady(path))
@@ -167,6 +169,9 @@ impl Sandbox {
             let name = Component::of(part)?;
             let next = match dir.open_dir(name) {
                 Err(Errno::NOENT) => {
+                    // A folder made on another kind of file system may be an order to the kernel, such as a new cgroup.
+                    let dev = dir.identity()?.0;
+                    self.require_storage(parent, dev, &dir).map_err(|_| Errno::NXIO)?;
                     match dir.make_dir(name, mode) {
                         Ok(()) => {
                             made.push((dir.open_here()?, part.to_vec()));

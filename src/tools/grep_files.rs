@@ -21,7 +21,7 @@ use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::walk::{Found, Skipped, Walk, WalkOptions};
+use crate::sandbox::walk::{Found, Hidden, Skipped, Walk, WalkOptions};
 use crate::sandbox::{Access, Gate, Kind, OpenFile, SandboxPath};
 
 /// The longest pattern, in bytes.
@@ -29,8 +29,10 @@ const MAX_PATTERN_BYTES: usize = 4096;
 /// The memory of a compiled pattern, and of its search per thread, in bytes.
 const MAX_PROGRAM_BYTES: usize = 10 << 20;
 const MAX_CACHE_BYTES: usize = 8 << 20;
-/// The longest line that is searched, in bytes.
-const MAX_SEARCHED_LINE: usize = 16 << 20;
+/// How far into a line is searched in a file that is not read whole, in bytes.
+const MAX_SEARCHED_LINE: usize = 1 << 20;
+/// The largest file that is read whole to be searched, in bytes.
+const MAX_WHOLE: u64 = 1 << 20;
 /// The most lines around a match.
 const MAX_CONTEXT: u64 = 20;
 /// How many files a worker takes at a time.
@@ -112,6 +114,8 @@ struct FileHits {
     rows: Vec<Row>,
     count: u64,
     binary_at: Option<u64>,
+    /// Lines that were too long to be searched to their end.
+    cut_lines: u64,
 }
 
 enum Row {
@@ -145,7 +149,7 @@ impl BuiltIn for GrepFiles {
         };
         let search = Search { matcher: &matcher, options, call, stop: AtomicBool::new(false) };
         let walk_options = WalkOptions {
-            hidden: args.hidden.unwrap_or(false),
+            hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
             depth: usize::MAX,
             max_entries: call.limits().max_scan_files,
@@ -251,17 +255,17 @@ impl Search<'_> {
         let source = Mutex::new(Source { walk, batch: 0, ended: false });
         let collected = Mutex::new(Collected::default());
         let work = || {
-            let mut searcher = self.searcher();
+            let mut worker = self.worker();
             while let Some((batch, files)) = self.take(&source, include, start, &collected) {
-                self.batch(&mut searcher, batch, &files, &collected);
+                self.batch(&mut worker, batch, &files, &collected);
             }
         };
         // A small tree is done by one; only a walk that goes on gets help.
-        let mut searcher = self.searcher();
+        let mut worker = self.worker();
         if let Some((batch, files)) = self.take(&source, include, start, &collected) {
-            self.batch(&mut searcher, batch, &files, &collected);
+            self.batch(&mut worker, batch, &files, &collected);
         }
-        drop(searcher);
+        drop(worker);
         if !lock(&source).ended {
             let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS));
             std::thread::scope(|scope| {
@@ -321,7 +325,7 @@ impl Search<'_> {
         Some((source.batch - 1, files))
     }
 
-    fn batch(&self, searcher: &mut Searcher, batch: u64, files: &[Found], collected: &Mutex<Collected>) {
+    fn batch(&self, worker: &mut Worker, batch: u64, files: &[Found], collected: &Mutex<Collected>) {
         let mut found = Vec::new();
         let mut skipped = Skipped::default();
         let mut scanned = 0;
@@ -336,7 +340,7 @@ impl Search<'_> {
             match self.call.sandbox().open_found(file) {
                 Ok(open) => {
                     scanned += open.size;
-                    match self.one(searcher, &open) {
+                    match self.one(worker, &open) {
                         Ok(hits) => keep(hits, &mut found, &mut skipped),
                         Err(Failure::Call(error)) => failed = Some(error),
                         Err(Failure::File(reason)) => skipped.add(reason, 1),
@@ -376,7 +380,7 @@ impl Search<'_> {
         self.call.authorise(path, Access::Read)?;
         let file = self.call.sandbox().open_file(path, self.call)?;
         let mut collected = Collected::default();
-        match self.one(&mut self.searcher(), &file) {
+        match self.one(&mut self.worker(), &file) {
             Ok(hits) => keep(hits, &mut collected.files, &mut collected.skipped),
             Err(Failure::Call(error)) => return Err(error),
             Err(Failure::File(reason)) => collected.skipped.add(reason, 1),
@@ -385,31 +389,52 @@ impl Search<'_> {
         Ok(collected)
     }
 
-    fn searcher(&self) -> Searcher {
-        SearcherBuilder::new()
+    fn worker(&self) -> Worker {
+        let searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .before_context(self.options.context)
             .after_context(self.options.context)
-            .heap_limit(Some(MAX_SEARCHED_LINE))
-            .build()
+            .heap_limit(Some(4 * MAX_SEARCHED_LINE))
+            .build();
+        Worker { searcher, buffer: Vec::new() }
     }
 
-    fn one(&self, searcher: &mut Searcher, file: &OpenFile) -> Result<FileHits, Failure> {
+    /// Searches one file. A NUL byte ends the text of a file, whichever way it is read.
+    fn one(&self, worker: &mut Worker, file: &OpenFile) -> Result<FileHits, Failure> {
         let mut sink = Hits {
             search: self,
-            found: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None },
+            found: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None, cut_lines: 0 },
             kept: 0,
         };
-        let reader = Checked { file, search: self };
-        match searcher.search_reader(self.matcher, reader, &mut sink) {
+        let mut reader = Checked { file, search: self, line: 0, dropping: false, cut_lines: 0 };
+        let Worker { searcher, buffer } = worker;
+        let done = if file.size <= MAX_WHOLE {
+            self.call.poll().map_err(Failure::Call)?;
+            file.read_into(buffer, MAX_WHOLE).map_err(|_| Failure::File("unreadable"))?;
+            let wide = buffer.starts_with(b"\xff\xfe") || buffer.starts_with(b"\xfe\xff");
+            let nul = if wide { None } else { memchr::memchr(0, buffer) };
+            let text = buffer.get(..nul.unwrap_or(buffer.len())).unwrap_or_default();
+            let done = searcher.search_slice(self.matcher, text, &mut sink);
+            sink.found.binary_at = nul.map(|at| at as u64);
+            done
+        } else {
+            searcher.search_reader(self.matcher, &mut reader, &mut sink)
+        };
+        sink.found.cut_lines = reader.cut_lines;
+        match done {
             Ok(()) => Ok(sink.found),
             Err(error) => match error.get_ref().and_then(|e| e.downcast_ref::<ToolError>()) {
                 Some(error) => Err(Failure::Call(error.clone())),
-                None if error.to_string().contains("allocation limit") => Err(Failure::File("line_too_long")),
                 None => Err(Failure::File("unreadable")),
             },
         }
     }
+}
+
+/// What one thread keeps from file to file.
+struct Worker {
+    searcher: Searcher,
+    buffer: Vec<u8>,
 }
 
 enum Failure {
@@ -431,6 +456,7 @@ impl Options {
 
 /// A file with matches is kept; one that turned out binary before any is counted.
 fn keep(hits: FileHits, found: &mut Vec<FileHits>, skipped: &mut Skipped) {
+    skipped.add("line_ends_not_searched", hits.cut_lines);
     if hits.count > 0 {
         found.push(hits);
     } else if hits.binary_at.is_some() {
@@ -438,16 +464,41 @@ fn keep(hits: FileHits, found: &mut Vec<FileHits>, skipped: &mut Skipped) {
     }
 }
 
-/// A file read with the call's deadline and cancellation checked at each read.
+/// A file read in parts, with the call's deadline and cancellation checked at each. Of an over-long line only the
+/// beginning is passed on, so that memory stays bounded and line numbers right.
 struct Checked<'a> {
     file: &'a OpenFile,
     search: &'a Search<'a>,
+    /// How long the last line is so far.
+    line: usize,
+    dropping: bool,
+    cut_lines: u64,
 }
 
 impl io::Read for Checked<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.search.call.poll().map_err(io::Error::other)?;
-        self.file.read(buffer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))
+        loop {
+            self.search.call.poll().map_err(io::Error::other)?;
+            let read = self.file.read(buffer);
+            let count = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))?;
+            let bytes = buffer.get(..count).unwrap_or_default();
+            let mut from = 0;
+            if self.dropping && count > 0 {
+                let Some(at) = memchr::memchr(b'\n', bytes) else { continue };
+                (from, self.dropping) = (at, false);
+            }
+            match memchr::memrchr(b'\n', bytes) {
+                Some(at) => self.line = count - at - 1,
+                None => self.line += count,
+            }
+            if self.line > MAX_SEARCHED_LINE {
+                self.dropping = true;
+                self.cut_lines += 1;
+                self.line = 0;
+            }
+            buffer.copy_within(from..count, 0);
+            return Ok(count - from);
+        }
     }
 }
 

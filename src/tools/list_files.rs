@@ -12,7 +12,7 @@ use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::walk::{Listed, Skipped, Walk, WalkOptions};
+use crate::sandbox::walk::{Hidden, Listed, Skipped, Walk, WalkOptions};
 use crate::sandbox::{Access, Gate, Kind, SandboxPath};
 
 pub(super) struct ListFiles;
@@ -57,7 +57,7 @@ impl BuiltIn for ListFiles {
         let (dir, real) = call.sandbox().open_dir(&path, call)?;
         let limits = call.limits();
         let options = WalkOptions {
-            hidden: args.hidden.unwrap_or(false),
+            hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
             depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
             max_entries: limits.max_scan_files,

@@ -1,6 +1,7 @@
 //! The built-in tools, one file each: its arguments, the names it uses, and what it does. The text for the model stands
 //! beside it in `<tool>.md`.
 
+mod glob_files;
 mod grep_files;
 mod list_files;
 mod read_file;
@@ -69,6 +70,7 @@ pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
         define::<read_file::ReadFile>(),
         define::<write_file::WriteFile>(),
         define::<list_files::ListFiles>(),
+        define::<glob_files::GlobFiles>(),
         define::<grep_files::GrepFiles>(),
     ]
 }

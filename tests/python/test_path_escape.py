@@ -107,7 +107,7 @@ def test_c02_links_inside_work(box: Box) -> None:
     for name in ("in", "abs", "round"):
         assert box.read(f"{name}/f") == "in\n"
         assert box.text("list_files", path=name).startswith("sub/")
-        assert box.text("grep_files", path=name, pattern="in") == "sub/f:1:in\n"
+        assert box.text("grep_files", path=name, pattern="in").splitlines()[0] == "sub/f:1:in"
         box.ok("write_file", path=f"{name}/new-{name}", content=name)
         assert (box.ws / f"sub/new-{name}").read_text(encoding="utf-8") == name
         assert (box.ws / name).is_symlink()
@@ -229,13 +229,13 @@ def test_c09_nul(box: Box, name: str) -> None:
 
 
 def test_c10_nothing_is_decoded(box: Box) -> None:
-    for path in ("..%2Fsecret", "%2e%2e/secret", "file:///etc/hostname", "%2e%2e%2foutside%2fsecret", "..\\outside"):
-        assert {code for code, _ in every_tool(box, path).values()} <= {"not_found", None}
-        shutil.rmtree(box.ws)
-        box.ws.mkdir()
-        break
-    for path in ("..%2Fsecret", "%2e%2e/secret", "file:///etc/hostname", "%252e%252e/x", "..\\outside\\secret"):
-        assert box.code("read_file", path=path) == "not_found"
+    literal = ("..%2Fsecret", "%2e%2e/secret", "file:///etc/hostname", "%252e%252e/x", "..\\outside\\secret")
+    for path in literal:
+        for tool, more in (("read_file", {}), ("list_files", {}), ("grep_files", {"pattern": "TOPSECRET"})):
+            assert box.code(tool, {"path": path, **more}) == "not_found"
+    for path in literal:
+        box.ok("write_file", path=path, content="literal")
+        assert (box.ws / path).read_bytes() == b"literal"
 
 
 def test_c10_percent_is_a_character(box: Box) -> None:
@@ -303,7 +303,7 @@ def test_c13_root_is_the_root(tmp_path: Path) -> None:
             assert refused.error is not None
             assert refused.error.code == "outside_sandbox"
         # Devices and /proc lie below the root now, and are still not storage.
-        for path in ("/proc/self/environ", "/dev/zero", "proc/self/root/etc/hostname", "/sys/kernel/notes"):
+        for path in ("/proc/self/environ", "/dev/zero", "proc/1/environ", "/sys/kernel/notes", "/proc/self/fd/0"):
             refused = tools["read_file"].handler({"path": path}, context)
             assert refused.error is not None
             assert refused.error.code in ("not_regular_file", "outside_sandbox")

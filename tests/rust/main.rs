@@ -1,1 +1,15 @@
-//! The crate through its public interface.
+//! The crate through its public interface: what must hold against whatever a model sends, whatever lies in a workspace
+//! and whatever another process does to it meanwhile.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "fixtures are laid and checked by host paths, and a broken one ends its test"
+)]
+
+mod escape;
+mod race;
+mod record;
+mod support;
+mod walk;
