@@ -209,6 +209,9 @@ fn bounded(output: Output, call: &CallContext) -> ToolResult {
                 parts.into_iter().chain(content.into_iter().filter(|c| matches!(c, Content::File { .. }))).collect();
         }
     }
+    if !notices.is_empty() {
+        content.retain(|part| !matches!(part, Content::Text(text) if text.is_empty()));
+    }
     content.extend(notices.into_iter().map(Content::text));
     let mut notes = call.notes();
     notes.truncated |= truncated;

@@ -54,6 +54,11 @@ impl Globs {
         if crosses { usize::MAX } else { self.text.split('/').count() }
     }
 
+    /// The glob, without what only says where it begins.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether any character of it is more than itself.
     pub(crate) fn special(&self) -> bool {
         self.text.contains(['*', '?', '[', ']', '{', '}', '\\'])

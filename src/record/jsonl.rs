@@ -8,9 +8,8 @@ use rustix::io::Errno;
 
 use crate::error::{Code, ToolError};
 use crate::fork::PerProcess;
-use crate::sandbox::dir::{Component, Dir, Kind, Look};
+use crate::sandbox::dir::{Component, Dir, Kind, Watch};
 use crate::sandbox::host::{LogFile, RunFolder, try_lock, unlock};
-use crate::sandbox::size;
 
 /// The longest line, newline included, in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
@@ -50,6 +49,7 @@ pub(crate) struct Journal {
 struct Files {
     logs: Dir,
     root: Dir,
+    watches: [Watch; 2],
     state: Mutex<[Log; 3]>,
 }
 
@@ -84,11 +84,11 @@ impl Journal {
             let root = self.folder.root.open_here()?;
             let log = |sink: Sink| {
                 let file = LogFile::open(if sink == Sink::Events { &root } else { &logs }, sink.name())?;
-                let stat = file.stat()?;
-                Ok(Log { sink, file, identity: (stat.st_dev, stat.st_ino), size: 0, seq: 0 })
+                let identity = file.look()?.identity;
+                Ok(Log { sink, file, identity, size: 0, seq: 0 })
             };
             let state = Mutex::new([log(Sink::Tools)?, log(Sink::Events)?, log(Sink::Errors)?]);
-            Ok::<_, Errno>(Files { logs, root, state })
+            Ok::<_, Errno>(Files { logs, root, watches: Default::default(), state })
         };
         open().map_err(|errno| unavailable("the log files cannot be opened").cause(std::io::Error::from(errno)))
     }
@@ -115,12 +115,15 @@ impl Journal {
 }
 
 fn append_all(files: &Files, logs: &mut [Log; 3], lines: &[(Sink, &str)], sync: bool) -> Result<()> {
+    let [tools, events, errors] = logs;
+    let [in_logs, in_root] = &files.watches;
+    in_logs.verify(&files.logs, || tools.named(&files.logs).and_then(|()| errors.named(&files.logs)))?;
+    in_root.verify(&files.root, || events.named(&files.root))?;
     let mut undo: Vec<(Sink, u64, u64)> = Vec::with_capacity(lines.len());
     let mut torn = Vec::new();
     for (sink, body) in lines {
         let Some(log) = logs.get_mut(*sink as usize) else { continue };
-        let dir = if *sink == Sink::Events { &files.root } else { &files.logs };
-        let before = log.reconcile(dir, &mut torn).map(|()| (log.size, log.seq));
+        let before = log.reconcile(&mut torn).map(|()| (log.size, log.seq));
         let done = before.and_then(|before| log.append(body, sync).map(|()| before));
         match done {
             Ok((size, seq)) => undo.push((*sink, size, seq)),
@@ -141,21 +144,33 @@ fn append_all(files: &Files, logs: &mut [Log; 3], lines: &[(Sink, &str)], sync: 
             sink.name(),
         );
         if let Some(log) = logs.get_mut(Sink::Errors as usize) {
-            log.reconcile(&files.logs, &mut Vec::new()).and_then(|()| log.append(&body, false))?;
+            log.reconcile(&mut Vec::new()).and_then(|()| log.append(&body, false))?;
         }
     }
     Ok(())
 }
 
 impl Log {
-    /// Brings what we know of the file up to date: others may have appended, or died while they did. Refuses a file
-    /// that was replaced.
-    fn reconcile(&mut self, dir: &Dir, torn: &mut Vec<(Sink, u64)>) -> Result<()> {
+    /// Whether the file's name still leads to it.
+    fn named(&self, dir: &Dir) -> Result<()> {
         let found = Component::of(self.sink.name().as_bytes()).and_then(|name| dir.look(name));
-        let ours = |look: &Look| look.identity == self.identity && look.links == 1 && look.kind == Kind::File;
-        let Some(look) = found.ok().filter(ours) else {
-            return Err(unavailable(&format!("{} was replaced, linked or removed", self.sink.name())));
-        };
+        if found.is_ok_and(|look| look.identity == self.identity && look.kind == Kind::File) {
+            return Ok(());
+        }
+        Err(self.replaced())
+    }
+
+    fn replaced(&self) -> ToolError {
+        unavailable(&format!("{} was replaced, linked or removed", self.sink.name()))
+    }
+
+    /// Brings what we know of the file up to date: others may have appended, or died while they did. Refuses a file
+    /// that has more names than its own, or none.
+    fn reconcile(&mut self, torn: &mut Vec<(Sink, u64)>) -> Result<()> {
+        let look = self.file.look().map_err(|e| self.failed(e))?;
+        if look.links != 1 {
+            return Err(self.replaced());
+        }
         let now = look.size;
         if now == self.size {
             return Ok(());
@@ -185,7 +200,7 @@ impl Log {
                 Ok(count) if count > 0 => rest = rest.get(count..).unwrap_or_default(),
                 other => {
                     let written = (line.len() - rest.len()) as u64;
-                    if self.file.stat().is_ok_and(|s| size(&s) == self.size + written) {
+                    if self.file.look().is_ok_and(|look| look.size == self.size + written) {
                         let _ = self.file.truncate(self.size);
                     }
                     return Err(self.failed(other.err().unwrap_or(Errno::NOSPC)));
@@ -202,7 +217,7 @@ impl Log {
 
     /// Takes back our own last line, if nothing came after it.
     fn roll_back(&mut self, size_before: u64, seq: u64) {
-        if self.file.stat().is_ok_and(|s| size(&s) == self.size) && self.file.truncate(size_before).is_ok() {
+        if self.file.look().is_ok_and(|look| look.size == self.size) && self.file.truncate(size_before).is_ok() {
             (self.size, self.seq) = (size_before, seq);
         }
     }

@@ -2,9 +2,14 @@
 //! and takes exactly one [`Component`], so that none of them can follow a path out.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat, StatxFlags};
 use rustix::io::{Errno, Result};
+
+/// Coarser than any file system's times here, in nanoseconds.
+const COARSEST: i128 = 50_000_000;
 
 /// One name in a directory: not empty, not `.` or `..`, without `/` and NUL.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +88,24 @@ pub(crate) struct Look {
     pub(crate) links: u32,
 }
 
+impl Look {
+    const WANTED: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::NLINK).union(StatxFlags::SIZE);
+
+    /// The same of an open file.
+    pub(crate) fn at(file: impl AsFd) -> Result<Self> {
+        fs::statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, Self::WANTED).map(Self::of)
+    }
+
+    fn of(stat: fs::Statx) -> Self {
+        Self {
+            kind: Kind::of(u32::from(stat.stx_mode)),
+            identity: (fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino),
+            size: stat.stx_size,
+            links: stat.stx_nlink,
+        }
+    }
+}
+
 /// One entry of a listing.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -112,14 +135,16 @@ impl Dir {
     /// Which object `name` is now, its size and its links; a link is not followed. Times are not asked for: on file
     /// systems with fine-grained times, asking makes the next write to the file dearer.
     pub(crate) fn look(&self, name: Component<'_>) -> Result<Look> {
-        let wanted = StatxFlags::TYPE | StatxFlags::INO | StatxFlags::NLINK | StatxFlags::SIZE;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let stat = fs::statx(&self.0, name.0, flags, wanted)?;
-        Ok(Look {
-            kind: Kind::of(u32::from(stat.stx_mode)),
-            identity: (fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino),
-            size: stat.stx_size,
-            links: stat.stx_nlink,
+        fs::statx(&self.0, name.0, flags, Look::WANTED).map(Look::of)
+    }
+
+    /// Its change time, in nanoseconds; 0 where it cannot be told.
+    fn changed(&self) -> i64 {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+        let stat = fs::statx(&self.0, c"", flags, StatxFlags::CTIME);
+        stat.map_or(0, |s| {
+            s.stx_ctime.tv_sec.saturating_mul(1_000_000_000).saturating_add(i64::from(s.stx_ctime.tv_nsec))
         })
     }
 
@@ -187,6 +212,32 @@ impl Dir {
         }
         found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+}
+
+/// Remembers that a directory's names were found as they should be, for as long as its change time says that no entry
+/// was added, removed or renamed. (A change time cannot be set back; that of a directory does not move when a file in it
+/// is written.) It saves looking each name up again.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(AtomicI64);
+
+impl Watch {
+    /// Runs `check` on the names unless they cannot have changed since it last succeeded.
+    pub(crate) fn verify<E>(
+        &self,
+        dir: &Dir,
+        check: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let changed = dir.changed();
+        if changed != 0 && changed == self.0.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        check()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        // Where times are coarse, a later change could bear the same time: only a time that is past is trusted.
+        let past = i128::try_from(now).unwrap_or(0) - i128::from(changed) > COARSEST;
+        self.0.store(if past { changed } else { 0 }, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -4,10 +4,10 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{self, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::dir::{Component, Dir, Kind};
+use super::dir::{Component, Dir, Kind, Look};
 use super::mount::Pin;
 use crate::error::KgentError;
 
@@ -151,8 +151,9 @@ impl LogFile {
         dir.open(name, flags, Mode::from_raw_mode(0o600)).map(Self)
     }
 
-    pub(crate) fn stat(&self) -> Result<Stat> {
-        fs::fstat(&self.0)
+    /// Which object it is now, its size and its links.
+    pub(crate) fn look(&self) -> Result<Look> {
+        Look::at(&self.0)
     }
 
     /// One write call.

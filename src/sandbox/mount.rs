@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::dir::{Component, Dir};
+use super::dir::{Component, Dir, Watch};
 use super::path::components;
 use super::resolver::Resolver;
 use crate::error::{Code, KgentError, ToolError};
@@ -133,6 +133,7 @@ pub(crate) struct Pin {
     parent: Dir,
     name: Vec<u8>,
     identity: (u64, u64),
+    watch: Watch,
 }
 
 impl Pin {
@@ -145,13 +146,22 @@ impl Pin {
             let component = Component::of(name)?;
             dir = parent.open(component, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
             let stat = fs::fstat(&dir)?;
-            pins.push(Self { parent, name: name.clone(), identity: (stat.st_dev, stat.st_ino) });
+            pins.push(Self {
+                parent,
+                name: name.clone(),
+                identity: (stat.st_dev, stat.st_ino),
+                watch: Watch::default(),
+            });
         }
         Ok(pins)
     }
 
     /// Fails where the name leads elsewhere now.
     pub(crate) fn verify(&self) -> Result<(), ToolError> {
+        self.watch.verify(&self.parent, || self.look())
+    }
+
+    fn look(&self) -> Result<(), ToolError> {
         let now = Component::of(&self.name).and_then(|name| self.parent.look(name));
         if now.is_ok_and(|look| look.identity == self.identity) {
             return Ok(());

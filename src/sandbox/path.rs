@@ -10,7 +10,7 @@ use crate::error::{Code, ToolError};
 /// The mount that relative paths start in.
 pub(crate) const WORKSPACE: &str = "workspace";
 /// The longest path, in bytes, as the kernel has it.
-const MAX_PATH_BYTES: usize = 4095;
+pub(crate) const MAX_PATH_BYTES: usize = 4095;
 /// The longest component, in bytes.
 const MAX_COMPONENT_BYTES: usize = 255;
 

@@ -6,7 +6,7 @@ use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 use super::dir::{Component, Dir, Kind};
-use super::path::components;
+use super::path::{MAX_PATH_BYTES, components};
 
 /// How names are resolved beneath a mount's root. Chosen once, when the mount is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +36,12 @@ impl Resolver {
         let tty = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
         let flags = flags | OFlags::CLOEXEC | tty;
         match self {
-            Self::Kernel => {
+            Self::Kernel if rel.len() <= MAX_PATH_BYTES => {
                 let rel = if rel.is_empty() { b"." } else { rel };
                 fs::openat2(root, rel, flags, Mode::empty(), BENEATH)
             }
-            Self::Descent => descend(root, rel, flags),
+            // No call of the kernel takes a longer name; a walk can come back to one.
+            Self::Kernel | Self::Descent => descend(root, rel, flags),
         }
     }
 }

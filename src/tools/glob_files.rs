@@ -94,7 +94,7 @@ impl BuiltIn for GlobFiles {
             notices.push(format!("[Of {of} the newest {} are given. Narrow the pattern or the path.]", paths.len()));
         }
         if globs.special() {
-            let literal = real.join(pattern.as_bytes());
+            let literal = real.join(globs.text().as_bytes());
             if call.authorise(&literal, Access::List).is_ok() && call.sandbox().stat(&literal, call).is_ok() {
                 notices.push(format!("[A file is named exactly {literal}; the pattern was read as a glob.]"));
             }

@@ -202,21 +202,20 @@ fn compile(args: &Args) -> Result<RegexMatcher, ToolError> {
         .map_err(|error| {
             ToolError::new(
                 Code::InvalidPattern,
-                format!("`pattern` is not a regular expression that can be searched: {}", one_line(&error.to_string())),
+                format!("`pattern` is not a regular expression that can be searched: {}", explain(pattern, &error)),
             )
             .hint("Look-around and back-references are not supported; pass literal=true to search for plain text.")
         })
 }
 
-/// The last, telling line of a regex error, with the offset that its caret shows.
-fn one_line(error: &str) -> String {
-    let offset = error.lines().find_map(|line| line.trim_start().starts_with('^').then(|| line.find('^')).flatten());
-    let text = error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(error).trim();
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    match offset {
-        // The pattern is shown indented by four.
-        Some(at) => format!("{text} (at offset {})", at.saturating_sub(4)),
-        None => text.to_owned(),
+/// What is wrong with a pattern that does not compile, and where.
+fn explain(pattern: &str, error: &grep_regex::Error) -> String {
+    let at = |span: &regex_syntax::ast::Span| format!(" at offset {}", span.start.offset);
+    match regex_syntax::Parser::new().parse(pattern) {
+        Err(regex_syntax::Error::Parse(error)) => format!("{}{}", error.kind(), at(error.span())),
+        Err(regex_syntax::Error::Translate(error)) => format!("{}{}", error.kind(), at(error.span())),
+        // It is well-formed, but too large, or it matches a line break.
+        _ => error.to_string(),
     }
 }
 
