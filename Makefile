@@ -53,7 +53,7 @@ lint: .venv/.built
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --locked --no-deps --all-features --document-private-items
 	$(bin)/ruff format --check
 	$(bin)/ruff check
 	$(bin)/basedpyright --warnings

@@ -18,9 +18,11 @@ use crate::record::call_record::{PermissionNote, now};
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Sink};
 use crate::record::redact::Redactor;
+use crate::registry::scope::Scope;
 use crate::sandbox::host::{self, RunFolder};
 use crate::sandbox::walk::{Hidden, Listed, Walk, WalkOptions};
 use crate::sandbox::{Access, Constraints, Gate, MountSpec, Sandbox, SandboxPath};
+use crate::settle;
 
 /// How often the waiting side asks the host whether it was interrupted, in milliseconds.
 const POLL_MS: u64 = 50;
@@ -107,6 +109,8 @@ pub struct Run {
     pub(crate) journal: Journal,
     process: PerProcess<Process>,
     closed: AtomicBool,
+    /// The tools registered in this run, the built-ins first.
+    pub(crate) location: Arc<Scope>,
 }
 
 /// What one process holds of a run.
@@ -145,7 +149,7 @@ impl RunContext {
         let made = folder.and_then(|folder| {
             let context = Self::assemble(runs, &id, folder, options);
             match context {
-                Ok(context) => {
+                Ok((context, _)) => {
                     context.run.announce(EventType::RunCreated).map_err(|e| host_error(&e))?;
                     Ok(context)
                 }
@@ -169,10 +173,14 @@ impl RunContext {
     pub fn open(runs: &Path, run_id: &str, options: RunOptions) -> Result<Self, KgentError> {
         check(&options)?;
         let folder = RunFolder::open(runs, checked_id(run_id)?)?;
-        Self::assemble(runs, run_id, folder, options)
+        let (context, alone) = Self::assemble(runs, run_id, folder, options)?;
+        if alone {
+            context.run.close_interrupted()?;
+        }
+        Ok(context)
     }
 
-    fn assemble(runs: &Path, id: &str, folder: RunFolder, options: RunOptions) -> Result<Self, KgentError> {
+    fn assemble(runs: &Path, id: &str, folder: RunFolder, options: RunOptions) -> Result<(Self, bool), KgentError> {
         let runs = std::path::absolute(runs).map_err(|e| KgentError::Run(format!("`{}`: {e}", runs.display())))?;
         let own = |name: &str, writable| MountSpec {
             name: name.to_owned(),
@@ -207,7 +215,7 @@ impl RunContext {
             .map_err(|e| KgentError::Run(format!("no random numbers: {}", std::io::Error::from(e))))?;
         let redactor = Redactor::new(&config.records.redact, key)?;
         let sandbox = Sandbox::new(specs, &runs, &options.config_files, constraints)?;
-        let journal = Journal::open(folder, config.power_safe()).map_err(|e| host_error(&e))?;
+        let (journal, alone) = Journal::open(folder, config.power_safe()).map_err(|e| host_error(&e))?;
         let run = Run {
             id: id.to_owned(),
             runs,
@@ -217,8 +225,9 @@ impl RunContext {
             journal,
             process: PerProcess::new(),
             closed: AtomicBool::new(false),
+            location: Scope::with_builtin()?,
         };
-        Ok(Self { run: Arc::new(run), info: Arc::default() })
+        Ok((Self { run: Arc::new(run), info: Arc::default() }, alone))
     }
 
     /// The same run with what belongs to one call.
@@ -305,22 +314,46 @@ impl Run {
         })
     }
 
-    /// `text` with the host paths of the run's own directories replaced by what they are to a model.
+    /// `text` with the host paths of the run's own directories, and of the process's, replaced by what they are.
     pub(crate) fn scrub(&self, text: &str) -> String {
+        let place = |path: Option<PathBuf>, name: &str| path.map(|p| (p.display().to_string(), name.to_owned()));
         let mut hosts: Vec<(String, String)> = self
             .sandbox
             .hosts()
             .chain([(self.runs.display().to_string(), "<runs>".to_owned())])
+            .chain(place(std::env::current_dir().ok(), "<cwd>"))
+            .chain(place(std::env::home_dir(), "<home>"))
             .filter(|(host, _)| host.len() > 1)
             .collect();
         hosts.sort_by_key(|(host, _)| std::cmp::Reverse(host.len()));
-        hosts.iter().fold(text.to_owned(), |text, (host, name)| text.replace(host, name))
+        hosts.iter().fold(text.to_owned(), |text, (host, name)| replace_path(&text, host, name))
     }
 
     /// The lines of one of its logs, oldest first; those that are not whole JSON objects are left out.
     pub fn lines(&self, log: RunLog) -> Result<Vec<serde_json::Value>, KgentError> {
-        host::read_lines(self.journal.folder(), log)
+        let mut lines = Vec::new();
+        self.each_line(log, |line| lines.push(line))?;
+        Ok(lines)
+    }
+
+    fn each_line(&self, log: RunLog, take: impl FnMut(serde_json::Value)) -> Result<(), KgentError> {
+        host::each_line(self.journal.folder(), log, take)
             .map_err(|e| KgentError::Run(format!("the log of run `{}` cannot be read: {e}", self.id)))
+    }
+
+    /// Puts calls on record that were begun and never ended: their process died under them.
+    fn close_interrupted(&self) -> Result<(), KgentError> {
+        let mut begun = BTreeMap::new();
+        self.each_line(RunLog::Events, |line| {
+            let text = |pointer: &str| line.pointer(pointer).and_then(serde_json::Value::as_str).map(str::to_owned);
+            let (Some(id), Some(kind)) = (text("/id"), text("/type")) else { return };
+            if kind == "tool.started" {
+                begun.insert(id, line);
+            } else if kind.starts_with("tool.") {
+                begun.remove(&id);
+            }
+        })?;
+        begun.values().try_for_each(|started| settle::interrupted(self, started)).map_err(|e| host_error(&e))
     }
 
     fn process(&self) -> Result<Arc<(i32, Process)>, ToolError> {
@@ -419,6 +452,8 @@ pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
     pub(crate) info: Arc<CallInfo>,
     pub(crate) id: String,
+    /// The caller's id, free of secrets.
+    pub(crate) logged_call_id: Option<String>,
     serial: u64,
     process: Arc<(i32, Process)>,
     policy: Option<Arc<Policy>>,
@@ -463,6 +498,7 @@ impl CallContext {
         id.push('-');
         id.push_str(itoa::Buffer::new().format(serial));
         Ok(Self(Arc::new(Call {
+            logged_call_id: context.info.call_id.as_deref().map(|id| run.redactor.text(id).into_owned()),
             info: Arc::clone(&context.info),
             id,
             serial,
@@ -767,6 +803,20 @@ impl Gate for CallContext {
         }
         Ok(())
     }
+}
+
+/// `text` with each place where `path` stands, whole or as the beginning of a longer path, replaced by `name`.
+fn replace_path(text: &str, path: &str, name: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(path) {
+        out.push_str(before);
+        let goes_on = after.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        out.push_str(if goes_on { path } else { name });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
 }
 
 fn push_hex(out: &mut String, value: u64, digits: u32) {

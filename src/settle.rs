@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::context::{CallContext, Host, Interrupt, RunContext};
+use crate::context::{CallContext, CallInfo, Host, Interrupt, Run, RunContext};
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::output::bound;
 use crate::record::call_record::{CallRecord, now};
@@ -17,7 +17,7 @@ use crate::record::jsonl::Sink;
 use crate::registry::snapshot::check_mounts;
 use crate::registry::{Output, ToolDefinition};
 use crate::result::{Content, ToolResult, one_line};
-use crate::sandbox::Gate;
+use crate::sandbox::{Gate, SandboxPath};
 
 /// How deep settle may run inside settle.
 const MAX_DEPTH: u32 = 16;
@@ -135,7 +135,8 @@ fn rooms(
     // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
     // 5 begin
     if tool.mutating() {
-        let targets: Vec<Value> = paths.iter().map(|path| json!({"path": path.to_string()})).collect();
+        let shown = |path: &SandboxPath| run.redactor.text(&path.to_string()).into_owned();
+        let targets: Vec<Value> = paths.iter().map(|path| json!({"path": shown(path)})).collect();
         begin(call, facts.name, &targets)?;
     }
     // 6 execute
@@ -158,7 +159,7 @@ fn begin(call: &CallContext, tool: &str, targets: &[Value]) -> Result<(), ToolEr
 
 fn owner(call: &CallContext) -> Owner<'_> {
     let inner = call.call();
-    Owner { run_id: inner.run.id(), id: Some(&inner.id), call_id: inner.info.call_id.as_deref() }
+    Owner { run_id: inner.run.id(), id: Some(&inner.id), call_id: inner.logged_call_id.as_deref() }
 }
 
 fn panicked(panic: &Box<dyn Any + Send>) -> ToolError {
@@ -295,6 +296,49 @@ fn record(
         Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && mutating}))),
     };
     Settled { result, interrupt }
+}
+
+/// The end of a call whose process died under it, from its `tool.started`.
+pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
+    let text = |pointer: &str| started.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (id, tool) = (text("/id"), text("/data/tool"));
+    let targets = started.pointer("/data/targets").and_then(Value::as_array).into_iter().flatten();
+    let paths: Vec<&str> = targets.filter_map(|target| target.get("path")?.as_str()).collect();
+    let error = ToolError::new(
+        Code::Interrupted,
+        format!("the process ended during the call; {} may have been changed or not", paths.join(", ")),
+    );
+    let info =
+        CallInfo { call_id: started.get("call_id").and_then(Value::as_str).map(str::to_owned), ..CallInfo::default() };
+    let body = CallRecord {
+        id,
+        run_id: run.id(),
+        info: &info,
+        tool,
+        scope: "none",
+        status: Status::Interrupted,
+        started_at: text("/time"),
+        duration_us: 0,
+        summary: &one_line(&error.to_string()),
+        args: "null",
+        repairs: &[],
+        permission: None,
+        artifacts: &[],
+        error: Some(&error),
+        bytes_in: 0,
+        bytes_out: 0,
+        truncated: false,
+    }
+    .body(&run.redactor);
+    let owner = Owner { run_id: run.id(), id: Some(id), call_id: info.call_id.as_deref() };
+    let ended =
+        EndedData { tool, status: Status::Interrupted.as_str(), duration_us: 0, code: Some(error.code.as_str()) };
+    let time = now();
+    run.journal.append(&[
+        (Sink::Tools, &body),
+        (Sink::Events, &event::event(&owner, &time, EventType::ToolFailed, &ended)),
+        (Sink::Errors, &event::error(&owner, &time, tool, &error)),
+    ])
 }
 
 /// What an event says of a call that ended.

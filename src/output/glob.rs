@@ -29,7 +29,8 @@ impl Globs {
                 .hint("Write `*`, `?`, `**`, `[ab]` and `{a,b}`; put a literal bracket in brackets: `[[]`."))
         };
         if text.is_empty() || text.contains('\0') {
-            return Err(ToolError::new(Code::InvalidArgs, format!("`{name}` is empty or holds a NUL character")));
+            return Err(ToolError::new(Code::InvalidArgs, format!("`{name}` is empty or holds a NUL character"))
+                .hint("Send a glob such as `*.py` or `src/**`."));
         }
         if text.len() > MAX_GLOB_BYTES {
             return invalid(format!("it is over {MAX_GLOB_BYTES} bytes"));

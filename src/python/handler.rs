@@ -1,6 +1,8 @@
 //! Python handlers as executors: arguments checked by their schema, results checked by their type, exceptions told
 //! apart.
 
+use std::time::Instant;
+
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -91,6 +93,13 @@ impl Job {
             let context = Bound::new(py, PyCallContext(call.clone()));
             let answer = context.and_then(|context| self.handler.bind(py).call1((to_python(py, &self.args)?, context)));
             match answer {
+                // A handler's deadline is cooperative: what it did past it stands, and the record says so.
+                Ok(_) if Instant::now() > call.deadline() => Err(ToolError::new(
+                    Code::Timeout,
+                    format!("the tool returned after {:.1} s, when its time was up", call.elapsed().as_secs_f64()),
+                )
+                .hint("What it did stands. Ask for less.")
+                .details(serde_json::json!({"done": true}))),
                 Ok(answer) => self.output(&answer, call),
                 Err(error) => Err(failure(py, error, call)),
             }
@@ -130,7 +139,12 @@ impl Job {
 /// What an exception out of a handler means: its own failure, a stop from outside, or a defect.
 fn failure(py: Python<'_>, error: PyErr, call: &CallContext) -> ToolError {
     if let Ok(true) = tool_failure_class(py).and_then(|class| error.value(py).is_instance(class)) {
-        return own_failure(py, &error).unwrap_or_else(|broken| internal().cause(describe(py, &broken)));
+        let failure = own_failure(py, &error).map(|mut failure| {
+            failure.message = call.call().run.scrub(&failure.message);
+            failure.hint = failure.hint.map(|hint| call.call().run.scrub(&hint));
+            failure
+        });
+        return failure.unwrap_or_else(|broken| internal().cause(describe(py, &broken)));
     }
     if !error.is_instance_of::<PyException>(py) {
         let stopped = ToolError::new(Code::Cancelled, "the call was interrupted").cause(describe(py, &error));

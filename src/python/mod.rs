@@ -1,6 +1,6 @@
 //! The Python package's compiled module. The only room that names PyO3: it converts, releases the GIL, and decides
 //! nothing.
-#![expect(clippy::needless_pass_by_value, reason = "the shapes that PyO3 asks for")]
+#![expect(clippy::needless_pass_by_value, clippy::unused_self, reason = "the shapes that PyO3 asks for")]
 
 mod call_context;
 mod config;

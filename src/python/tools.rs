@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::context::PyRunContext;
 use super::convert::{to_python, to_value};
@@ -104,6 +105,23 @@ impl PyToolDefinition {
         ))
     }
 
+    /// Built-in tools travel by name, with the policy that they are bound to.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        match (self.0.name(), self.0.fixed_policy()) {
+            (Some(name), Some(policy)) => {
+                let args = (name, PyPolicy(Arc::clone(policy)));
+                Ok((py.get_type::<Self>().getattr("_built_in")?, args.into_pyobject(py)?))
+            }
+            _ => Err(stays("ToolDefinition")),
+        }
+    }
+
+    #[staticmethod]
+    fn _built_in(name: &str, policy: PyRef<'_, PyPolicy>) -> PyResult<Self> {
+        let tool = registry::built_in(name, &policy.0);
+        tool.map(Self).ok_or_else(|| RegistrationError::new_err(format!("this version has no built-in tool {name:?}")))
+    }
+
     fn __repr__(&self) -> String {
         match self.0.name() {
             Some(name) => format!("ToolDefinition(name={name:?})"),
@@ -148,9 +166,18 @@ impl PyHandler {
         settled(py.detach(|| self.0.call(args, context, Arc::new(PyHost))))
     }
 
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(stays("ToolHandler"))
+    }
+
     fn __repr__(&self) -> String {
         format!("ToolHandler({:?})", self.0.name().unwrap_or_default())
     }
+}
+
+/// What belongs to one process does not travel.
+fn stays(class: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {class} cannot be pickled: it belongs to its process"))
 }
 
 /// A dict, or JSON text; anything else is refused inside settle, on record.
@@ -175,6 +202,10 @@ pub(super) struct PyRegistration(Registration);
 
 #[pymethods]
 impl PyRegistration {
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(stays("Registration"))
+    }
+
     fn close(&self) {
         self.0.close();
     }
@@ -197,10 +228,14 @@ pub(super) struct PyToolRegistry {
 
 #[pymethods]
 impl PyToolRegistry {
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(stays("ToolRegistry"))
+    }
+
     #[new]
-    fn new(context: PyRef<'_, PyRunContext>) -> PyResult<Self> {
+    fn new(context: PyRef<'_, PyRunContext>) -> Self {
         let context = context.inner.clone();
-        Ok(Self { registry: ToolRegistry::new()?, context })
+        Self { registry: ToolRegistry::new(&context), context }
     }
 
     fn register(&self, tools: &Bound<'_, PyDict>) -> PyResult<PyRegistration> {
@@ -231,6 +266,10 @@ pub(super) struct PyToolSnapshot(ToolSnapshot);
 
 #[pymethods]
 impl PyToolSnapshot {
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(stays("ToolSnapshot"))
+    }
+
     #[getter]
     fn definitions(&self) -> Vec<PyToolDefinition> {
         self.0.definitions().iter().cloned().map(PyToolDefinition).collect()

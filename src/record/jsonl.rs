@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::error::{Code, ToolError};
 use crate::fork::PerProcess;
 use crate::sandbox::dir::{Component, Dir, Kind, Watch};
-use crate::sandbox::host::{LogFile, RunFolder, try_lock, unlock};
+use crate::sandbox::host::{LogFile, RunFolder, mark_in_use, try_lock, unlock};
 
 /// The longest line, newline included, in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = 64 * 1024;
@@ -50,6 +50,8 @@ struct Files {
     logs: Dir,
     root: Dir,
     watches: [Watch; 2],
+    /// Nobody else used the run when this process began to.
+    alone: bool,
     state: Mutex<[Log; 3]>,
 }
 
@@ -68,10 +70,11 @@ type Result<T> = std::result::Result<T, ToolError>;
 
 impl Journal {
     /// The journal of the run in `folder`; makes the files where they are missing.
-    pub(crate) fn open(folder: RunFolder, sync: bool) -> Result<Self> {
+    /// Answers too whether nobody else uses the run: then calls without an end have none to come.
+    pub(crate) fn open(folder: RunFolder, sync: bool) -> Result<(Self, bool)> {
         let journal = Self { folder, process: PerProcess::new(), sync };
-        journal.process.get(|| journal.files())?;
-        Ok(journal)
+        let alone = journal.process.get(|| journal.files())?.1.alone;
+        Ok((journal, alone))
     }
 
     pub(crate) fn folder(&self) -> &RunFolder {
@@ -82,13 +85,14 @@ impl Journal {
         let open = || {
             let logs = self.folder.folder("logs")?;
             let root = self.folder.root.open_here()?;
+            let alone = mark_in_use(&root)?;
             let log = |sink: Sink| {
                 let file = LogFile::open(if sink == Sink::Events { &root } else { &logs }, sink.name())?;
                 let identity = file.look()?.identity;
                 Ok(Log { sink, file, identity, size: 0, seq: 0 })
             };
             let state = Mutex::new([log(Sink::Tools)?, log(Sink::Events)?, log(Sink::Errors)?]);
-            Ok::<_, Errno>(Files { logs, root, watches: Default::default(), state })
+            Ok::<_, Errno>(Files { logs, root, watches: Default::default(), alone, state })
         };
         open().map_err(|errno| unavailable("the log files cannot be opened").cause(std::io::Error::from(errno)))
     }

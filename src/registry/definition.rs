@@ -142,6 +142,11 @@ impl ToolDefinition {
         self.binding.as_ref()
     }
 
+    /// The policy of a tool that `build_toolsets` returned: built-in, and fixed.
+    pub fn fixed_policy(&self) -> Option<&Arc<Policy>> {
+        self.binding.as_ref().filter(|binding| binding.live.is_none()).map(|binding| &binding.policy)
+    }
+
     /// Whether it can be called: it is named and bound to a policy.
     pub fn is_bound(&self) -> bool {
         self.name.is_some() && self.binding.is_some()

@@ -8,4 +8,4 @@ pub(crate) mod snapshot;
 pub use self::definition::{Definition, Execute, Executor, Output, Prepared, ToolDefinition};
 pub use self::schema::Schema;
 pub use self::scope::{Registration, ToolRegistry};
-pub use self::snapshot::{ToolSnapshot, build_toolsets};
+pub use self::snapshot::{ToolSnapshot, build_toolsets, built_in};

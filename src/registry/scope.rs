@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 
 use super::definition::ToolDefinition;
+use crate::context::RunContext;
 use crate::error::KgentError;
 use crate::tools;
 
@@ -21,6 +22,13 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
+    /// A location: the built-ins are its first batch.
+    pub(crate) fn with_builtin() -> Result<Arc<Self>, KgentError> {
+        let scope = Arc::new(Self::default());
+        scope.register(&tools::builtin())?;
+        Ok(scope)
+    }
+
     pub(crate) fn register(self: &Arc<Self>, tools: &[(String, ToolDefinition)]) -> Result<Registration, KgentError> {
         for (name, _) in tools {
             check_name(name)?;
@@ -98,11 +106,9 @@ pub struct ToolRegistry {
 }
 
 impl ToolRegistry {
-    /// A registry for one run, holding the built-ins.
-    pub fn new() -> Result<Self, KgentError> {
-        let location = Arc::new(Scope::default());
-        location.register(&tools::builtin())?;
-        Ok(Self { location })
+    /// The registry of the run: every registry of one run is the same.
+    pub fn new(context: &RunContext) -> Self {
+        Self { location: Arc::clone(&context.run().location) }
     }
 
     /// Registers a batch, all of it or none.

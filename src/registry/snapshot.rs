@@ -70,10 +70,18 @@ impl ToolSnapshot {
 /// [`KgentError::Policy`] where the policy was merged for other mounts.
 pub fn build_toolsets(context: &RunContext, policy: &Arc<Policy>) -> Result<Vec<ToolDefinition>, KgentError> {
     check_mounts(context, policy)?;
-    let bound = tools::builtin().into_iter().map(|(name, tool)| {
-        tool.named(&name).bound(Binding { policy: Arc::clone(policy), scope: "location", live: None })
-    });
+    let bound = tools::builtin().into_iter().map(|(name, tool)| fixed(&name, &tool, policy));
     Ok(snapshot(context, policy, bound.collect()).offered)
+}
+
+/// The built-in tool of that name, bound to `policy`.
+pub fn built_in(name: &str, policy: &Arc<Policy>) -> Option<ToolDefinition> {
+    let (name, tool) = tools::builtin().into_iter().find(|(known, _)| known == name)?;
+    Some(fixed(&name, &tool, policy))
+}
+
+fn fixed(name: &str, tool: &ToolDefinition, policy: &Arc<Policy>) -> ToolDefinition {
+    tool.named(name).bound(Binding { policy: Arc::clone(policy), scope: "location", live: None })
 }
 
 fn snapshot(context: &RunContext, policy: &Policy, tools: Vec<ToolDefinition>) -> ToolSnapshot {

@@ -183,6 +183,20 @@ pub(crate) fn try_lock(dir: &Dir) -> Result<bool> {
     }
 }
 
+/// Marks the run of `root` as in use by this open file, until it is closed. Answers whether nobody else uses it.
+pub(crate) fn mark_in_use(root: &Dir) -> Result<bool> {
+    let alone = try_lock(root)?;
+    // Taken exclusively first, the lock is turned into a shared one; whoever comes after is not alone.
+    loop {
+        match fs::flock(root, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(alone),
+            // Somebody is between the two steps.
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Lets go of a lock.
 pub(crate) fn unlock(dir: &Dir) {
     let _ = fs::flock(dir, FlockOperation::Unlock);
@@ -208,21 +222,24 @@ pub(crate) fn require_dir(path: &Path) -> std::result::Result<(), KgentError> {
     })
 }
 
-/// The whole JSON objects of a log, oldest first.
-pub(crate) fn read_lines(folder: &RunFolder, log: crate::context::RunLog) -> std::io::Result<Vec<serde_json::Value>> {
+/// Hands over the whole JSON objects of a log, oldest first; holds one line at a time.
+pub(crate) fn each_line(
+    folder: &RunFolder,
+    log: crate::context::RunLog,
+    mut take: impl FnMut(serde_json::Value),
+) -> std::io::Result<()> {
     let (dir, name) = match log {
         crate::context::RunLog::Records => (folder.folder("logs")?, "tools.jsonl"),
         crate::context::RunLog::Events => (folder.root.open_here()?, "events.jsonl"),
     };
     let fd = dir.open(Component::of(name.as_bytes())?, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
-    let mut found = Vec::new();
     let mut reader = std::io::BufReader::new(std::fs::File::from(fd));
     let mut line = Vec::new();
     while std::io::BufRead::read_until(&mut reader, b'\n', &mut line)? > 0 {
         if let Ok(value @ serde_json::Value::Object(_)) = serde_json::from_slice(&line) {
-            found.push(value);
+            take(value);
         }
         line.clear();
     }
-    Ok(found)
+    Ok(())
 }

@@ -415,7 +415,14 @@ impl Sandbox {
     /// Opens a directory for listing.
     pub(crate) fn open_dir(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<(Dir, SandboxPath), ToolError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-        let (fd, real) = self.open(path, flags, Access::List, gate)?;
+        let opened = self.open(path, flags, Access::List, gate);
+        let (fd, real) = opened.map_err(|error| match (error.code, self.stat(path, gate)) {
+            (Code::NotADirectory, Ok((kind, _, _))) => {
+                ToolError::new(Code::NotADirectory, format!("`{path}` is a {}, not a directory", kind.as_str()))
+                    .hint(format!("Read it with read_file(path=\"{path}\"), or name the folder that holds it."))
+            }
+            _ => error,
+        })?;
         let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
         self.require_storage(&real, stat.st_dev, &fd)?;
         Ok((Dir::new(fd), real))

@@ -78,8 +78,9 @@ impl BuiltIn for GlobFiles {
         found.sort_by_key(|(modified, _)| std::cmp::Reverse(*modified));
         let total = found.len() as u64;
         found.truncate(limits.max_results);
-        let paths: Vec<String> = found.iter().map(|(_, path)| path.to_string()).collect();
-        let truncated = walk.capped || (paths.len() as u64) < total;
+        let mut paths: Vec<String> = found.iter().map(|(_, path)| path.to_string()).collect();
+        let shown = paths.len();
+        let more = walk.capped || (shown as u64) < total;
         let skipped = std::mem::take(&mut walk.skipped);
         let mut text = String::new();
         for path in &paths {
@@ -89,9 +90,15 @@ impl BuiltIn for GlobFiles {
         if total == 0 {
             notices.push("[No file has such a name.]".to_owned());
         }
-        if truncated {
+        let mut data_bytes = 0;
+        paths.retain(|path| {
+            data_bytes += path.len() + 4;
+            data_bytes <= limits.max_output_bytes
+        });
+        let truncated = more || paths.len() < shown;
+        if more {
             let of = if walk.capped { "more than".to_owned() } else { format!("{total},") };
-            notices.push(format!("[Of {of} the newest {} are given. Narrow the pattern or the path.]", paths.len()));
+            notices.push(format!("[Of {of} the newest {shown} are given. Narrow the pattern or the path.]"));
         }
         if globs.special() {
             let literal = real.join(globs.text().as_bytes());

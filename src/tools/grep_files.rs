@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use grep_matcher::Matcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
-use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkFinish, SinkMatch};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -183,14 +183,16 @@ fn compile(args: &Args) -> Result<RegexMatcher, ToolError> {
             .hint("Send what to search for; to list files use list_files."));
     }
     if pattern.len() > MAX_PATTERN_BYTES {
-        return Err(ToolError::new(Code::InvalidPattern, format!("`pattern` is over {MAX_PATTERN_BYTES} bytes")));
+        return Err(ToolError::new(Code::InvalidPattern, format!("`pattern` is over {MAX_PATTERN_BYTES} bytes"))
+            .hint("Send a shorter one, or search several times."));
     }
     let literal = args.literal.unwrap_or(false);
     if literal && pattern.contains('\n') {
         return Err(ToolError::new(
             Code::InvalidPattern,
             "`pattern` holds a line break, and matching is within a line",
-        ));
+        )
+        .hint("Search for one of its lines."));
     }
     RegexMatcherBuilder::new()
         .fixed_strings(literal)
@@ -390,7 +392,7 @@ impl Search<'_> {
 
     fn worker(&self) -> Worker {
         let searcher = SearcherBuilder::new()
-            .binary_detection(BinaryDetection::quit(0))
+            .binary_detection(BinaryDetection::none())
             .before_context(self.options.context)
             .after_context(self.options.context)
             .heap_limit(Some(4 * MAX_SEARCHED_LINE))
@@ -405,7 +407,8 @@ impl Search<'_> {
             found: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None, cut_lines: 0 },
             kept: 0,
         };
-        let mut reader = Checked { file, search: self, line: 0, dropping: false, cut_lines: 0 };
+        let mut reader =
+            Checked { file, search: self, line: 0, dropping: false, cut_lines: 0, passed: 0, wide: false, nul: None };
         let Worker { searcher, buffer } = worker;
         let done = if file.size <= MAX_WHOLE {
             self.call.poll().map_err(Failure::Call)?;
@@ -413,13 +416,12 @@ impl Search<'_> {
             let wide = buffer.starts_with(b"\xff\xfe") || buffer.starts_with(b"\xfe\xff");
             let nul = if wide { None } else { memchr::memchr(0, buffer) };
             let text = buffer.get(..nul.unwrap_or(buffer.len())).unwrap_or_default();
-            let done = searcher.search_slice(self.matcher, text, &mut sink);
-            sink.found.binary_at = nul.map(|at| at as u64);
-            done
+            reader.nul = nul.map(|at| at as u64);
+            searcher.search_slice(self.matcher, text, &mut sink)
         } else {
             searcher.search_reader(self.matcher, &mut reader, &mut sink)
         };
-        sink.found.cut_lines = reader.cut_lines;
+        (sink.found.cut_lines, sink.found.binary_at) = (reader.cut_lines, reader.nul);
         match done {
             Ok(()) => Ok(sink.found),
             Err(error) => match error.get_ref().and_then(|e| e.downcast_ref::<ToolError>()) {
@@ -472,15 +474,33 @@ struct Checked<'a> {
     line: usize,
     dropping: bool,
     cut_lines: u64,
+    /// How many bytes were read.
+    passed: u64,
+    /// UTF-16, where NUL bytes are text.
+    wide: bool,
+    /// Where the first NUL byte is: the text ends there.
+    nul: Option<u64>,
 }
 
 impl io::Read for Checked<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.search.call.poll().map_err(io::Error::other)?;
+            if self.nul.is_some() {
+                return Ok(0);
+            }
             let read = self.file.read(buffer);
-            let count = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))?;
-            let bytes = buffer.get(..count).unwrap_or_default();
+            let mut count = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))?;
+            let mut bytes = buffer.get(..count).unwrap_or_default();
+            if self.passed == 0 {
+                self.wide = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+            }
+            if let Some(at) = memchr::memchr(0, bytes).filter(|_| !self.wide) {
+                self.nul = Some(self.passed + at as u64);
+                count = at;
+                bytes = bytes.get(..at).unwrap_or_default();
+            }
+            self.passed += count as u64;
             let mut from = 0;
             if self.dropping && count > 0 {
                 let Some(at) = memchr::memchr(b'\n', bytes) else { continue };
@@ -517,7 +537,8 @@ impl Sink for Hits<'_> {
         if options.mode != Mode::Content {
             return Ok(options.mode == Mode::Count);
         }
-        let bytes = matched.bytes();
+        // With the line's end, `$` would match nowhere in it.
+        let bytes = matched.bytes().strip_suffix(b"\n").unwrap_or(matched.bytes());
         let at = self.search.matcher.find(bytes).ok().flatten();
         let (start, end) = at.map_or((0, 0), |m| (m.start(), m.end()));
         let (text, truncated) = snippet(bytes, start, end, options.line_bytes);
@@ -542,11 +563,6 @@ impl Sink for Hits<'_> {
             self.found.rows.push(Row::Break);
         }
         Ok(true)
-    }
-
-    fn finish(&mut self, _: &Searcher, end: &SinkFinish) -> io::Result<()> {
-        self.found.binary_at = end.binary_byte_offset();
-        Ok(())
     }
 }
 

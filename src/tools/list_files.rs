@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{BuiltIn, only};
 use crate::context::CallContext;
-use crate::error::ToolError;
+use crate::error::{Code, ToolError};
 use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
 use crate::sandbox::walk::{Hidden, Listed, Skipped, Walk, WalkOptions};
 use crate::sandbox::{Access, Gate, Kind, SandboxPath};
+
+/// What an entry takes in the data beside its path, in bytes.
+const ENTRY_BYTES: usize = 48;
 
 pub(super) struct ListFiles;
 
@@ -53,25 +56,31 @@ impl BuiltIn for ListFiles {
 
     fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {
         let path = only(paths)?;
+        if args.depth.is_some_and(|depth| !(1..=256).contains(&depth)) {
+            return Err(
+                ToolError::new(Code::InvalidArgs, "`depth` is out of range").hint("Send a depth from 1 to 256.")
+            );
+        }
         let pattern = args.pattern.as_deref().map(|text| Globs::compile("pattern", text)).transpose()?;
         let (dir, real) = call.sandbox().open_dir(&path, call)?;
         let limits = call.limits();
         let options = WalkOptions {
             hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
-            depth: usize::try_from(args.depth.unwrap_or(1).max(1)).unwrap_or(usize::MAX),
+            depth: usize::try_from(args.depth.unwrap_or(1)).unwrap_or(usize::MAX),
             max_entries: limits.max_scan_files,
             access: Access::List,
         };
         let mut walk = Walk::new(call.sandbox(), call, dir, &real, options)?;
         let mut data = ListData { entries: Vec::new(), truncated: false, skipped: Skipped::default() };
-        let mut text = String::new();
+        let (mut text, mut data_bytes) = (String::new(), 0);
+        let mut count = 0;
         while let Some(found) = walk.next()? {
             call.poll()?;
             if pattern.as_ref().is_some_and(|p| !p.matches(&found.path, &real)) {
                 continue;
             }
-            if data.entries.len() == limits.max_results {
+            if count == limits.max_results {
                 data.truncated = true;
                 break;
             }
@@ -81,23 +90,27 @@ impl BuiltIn for ListFiles {
                 (Kind::File, Some(size)) => writeln!(text, "{}\t{size}", entry.path),
                 (kind, _) => writeln!(text, "{}\t({})", entry.path, kind.as_str()),
             };
-            data.entries.push(entry);
+            count += 1;
+            data_bytes += entry.path.len() + ENTRY_BYTES;
+            if data_bytes <= limits.max_output_bytes {
+                data.entries.push(entry);
+            }
         }
-        data.truncated |= walk.capped;
+        let more = data.truncated || walk.capped;
+        data.truncated = more || data.entries.len() < count;
         data.skipped = std::mem::take(&mut walk.skipped);
-        let count = data.entries.len();
         let mut notices = Vec::new();
         if count == 0 {
             notices.push(format!("[{real}: no entries to list.]"));
         }
-        if data.truncated {
+        if more {
             notices.push(format!("[Only the first {count} entries are listed. List a subfolder, or give a pattern.]"));
         }
         let left_out = data.skipped.sentence();
         if !left_out.is_empty() {
             notices.push(format!("[{left_out}]"));
         }
-        let summary = format!("listed {real}: {count} entries{}", if data.truncated { ", more exist" } else { "" });
+        let summary = format!("listed {real}: {count} entries{}", if more { ", more exist" } else { "" });
         let truncated = data.truncated;
         let content = vec![Content::text(text)];
         Ok(Output { summary, data: Some(Data::new(data)), content, notices, truncated, ..Output::default() })

@@ -239,7 +239,7 @@ fn large(
                 let mut bytes = chunk.to_vec();
                 loop {
                     let count = file.read(&mut buffer)?;
-                    if count == 0 {
+                    if count == 0 || bytes.len() as u64 > MAX_MEDIA_BYTES {
                         break;
                     }
                     bytes.extend_from_slice(buffer.get(..count).unwrap_or_default());
@@ -275,6 +275,7 @@ fn large(
             break;
         }
     }
+    whole |= read >= file.size;
     call.notes().bytes_in = read;
     if whole && kept.is_empty() && offset > 1 {
         return Err(past_end(path, offset, line.saturating_sub(1)));

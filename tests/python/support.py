@@ -17,6 +17,7 @@ from kgent_tools import (
     EffectivePermissionPolicy,
     PermissionRule,
     RunContext,
+    RunError,
     TextContent,
     ToolDefinition,
     ToolResult,
@@ -69,7 +70,7 @@ def snapshot(folder: Path) -> dict[str, tuple[str, str, int]]:
                 what = ("file", hashlib.sha256(path.read_bytes()).hexdigest())
             else:
                 what = ("special", str(stat.st_rdev))
-            found[str(path.relative_to(folder))] = (*what, stat.st_mode)
+            found[str(path.relative_to(folder))] = (what[0], what[1], stat.st_mode)
     return found
 
 
@@ -102,10 +103,9 @@ class Box:
         self.context = RunContext.create(
             self.runs, workspace=self.ws, mounts=dict(mounts or {}), config=ToolsConfig.from_dict(config or {})
         )
-        self.policy = EffectivePermissionPolicy.merge(
-            context=self.context, runtime=list(runtime), skills=list(skills)
-        )
+        self.policy = EffectivePermissionPolicy.merge(context=self.context, runtime=list(runtime), skills=list(skills))
         self.tools = self.bind(self.policy)
+        self.log_was_harmed = False
         self.seen = {sink: 0 for sink in SINKS}
         self.new()
 
@@ -118,7 +118,11 @@ class Box:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.context.close()
+        try:
+            self.context.close()
+        except RunError:
+            if not self.log_was_harmed:
+                raise
 
     @property
     def run_dir(self) -> Path:

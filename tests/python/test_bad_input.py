@@ -98,7 +98,7 @@ WRONG: list[tuple[str, Any, str, str, str]] = [
     ("read_file", [], "invalid_args", "arguments", "object"),
     ("read_file", 5, "invalid_args", "arguments", "object"),
     ("read_file", None, "invalid_args", "arguments", "object"),
-    ("read_file", "f", "invalid_args", "arguments", ""),
+    ("read_file", "f", "invalid_args", "JSON", ""),
     ("read_file", '["f"]', "invalid_args", "arguments", "object"),
     ("read_file", '{"path": "f",}', "invalid_args", "", "name"),
     ("read_file", '{"path": "f"} x', "invalid_args", "", "nothing more"),
@@ -186,7 +186,7 @@ def test_c60_the_same_call_in_other_shapes(box: Box, args: Any) -> None:
     assert result.data is not None
     assert (result.data["content"], result.data["offset"], result.data["lines"]) == ("two\n", 2, 1)
     repaired = box.records[-1]["repairs"]
-    plain = args in (SHAPES[0], SHAPES[3])
+    plain = args is SHAPES[0] or args is SHAPES[3]
     assert bool(repaired) == (not plain)
     assert box.records[-1]["args"]["path"] == "f"
 
@@ -200,7 +200,9 @@ def test_c60_null_means_absent(box: Box) -> None:
         assert box.ok("list_files", hidden=text).data == same
 
 
-@pytest.mark.parametrize("content", ["[1,2]", '{"a":1}', "null", "true", "5", '"quoted"', "", " ", "\\n", "$&", "%s {0}"])
+@pytest.mark.parametrize(
+    "content", ["[1,2]", '{"a":1}', "null", "true", "5", '"quoted"', "", " ", "\\n", "$&", "%s {0}"]
+)
 def test_c60_text_is_never_parsed(box: Box, content: str) -> None:
     box.ok("write_file", path="j", content=content)
     assert (box.ws / "j").read_text(encoding="utf-8") == content
@@ -215,7 +217,14 @@ def test_c60_the_whole_arguments_twice_encoded(box: Box) -> None:
 
 
 def test_c61_nothing_is_written_by_a_call_with_an_invented_argument(box: Box) -> None:
-    for extra in ({"dry_run": True}, {"Content": "y"}, {"path ": "n"}, {"": 1}, {"reason": None}, {"expected-hash": "x"}):
+    for extra in (
+        {"dry_run": True},
+        {"Content": "y"},
+        {"path ": "n"},
+        {"": 1},
+        {"reason": None},
+        {"expected-hash": "x"},
+    ):
         error = box.call("write_file", {"path": "n", "content": "x", **extra}).error
         assert error is not None
         assert error.code == "invalid_args"
@@ -336,7 +345,10 @@ def test_a_config_from_a_file_and_a_dict_are_equal(tmp_path: Path) -> None:
     path = tmp_path / "kgent.toml"
     path.write_text('[limits]\nmax_results = 7\n[permissions]\nshell = "ask"\n', encoding="utf-8")
     config = ToolsConfig.from_file(path)
-    assert config.to_dict() == ToolsConfig.from_dict({"limits": {"max_results": 7}, "permissions": {"shell": "ask"}}).to_dict()
+    assert (
+        config.to_dict()
+        == ToolsConfig.from_dict({"limits": {"max_results": 7}, "permissions": {"shell": "ask"}}).to_dict()
+    )
     assert ToolsConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
     assert config.to_dict()["limits"]["max_output_lines"] == 2000
 
@@ -347,7 +359,6 @@ def test_the_config_file_is_read_only_for_tools(tmp_path: Path) -> None:
     path.write_text("[permissions]\nshell = false\n", encoding="utf-8")
     config = ToolsConfig.from_file(path)
     with RunContext.create(tmp_path / "runs", workspace=tmp_path / "ws", config=config) as context:
-
         (write,) = (tool for tool in build_toolsets(context) if tool.name == "write_file")
         (tmp_path / "ws/l").symlink_to("kgent.toml")
         for name in ("kgent.toml", "./kgent.toml", "l", str(path)):
@@ -358,7 +369,8 @@ def test_the_config_file_is_read_only_for_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "run_id", ["a/b", "../x", "/abs", "", ".", "..", ".hidden", "-x", "a\0b", "a b", "x" * 129, "a\nb", "caf\u00e9", "a\\b"]
+    "run_id",
+    ["a/b", "../x", "/abs", "", ".", "..", ".hidden", "-x", "a\0b", "a b", "x" * 129, "a\nb", "caf\u00e9", "a\\b"],
 )
 def test_a_run_id_that_is_no_folder_name(tmp_path: Path, run_id: str) -> None:
     for make in (RunContext.create, RunContext.open):

@@ -178,8 +178,9 @@ def test_a_child_that_closes_does_not_close_for_the_parent(box: Box) -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_processes_join_by_pickle(box: Box, method: str) -> None:
-    start = multiprocessing.get_context(method)
-    workers = [start.Process(target=spawned, args=(box.context, f"worker{n}", 10)) for n in range(2)]
+    spawn, server = multiprocessing.get_context("spawn"), multiprocessing.get_context("forkserver")
+    process = spawn.Process if method == "spawn" else server.Process
+    workers = [process(target=spawned, args=(box.context, f"worker{n}", 10)) for n in range(2)]
     for worker in workers:
         worker.start()
     calls(box.context, box.tools, "parent", 10)
@@ -210,5 +211,3 @@ def test_forking_servers_do_not_inherit_descriptors(box: Box) -> None:
     box.read("a")
     listing = Ran("import os; print([os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')])")
     assert str(box.root) not in listing.out
-
-

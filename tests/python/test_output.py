@@ -35,6 +35,8 @@ def next_call(text: str) -> dict[str, Any] | None:
 
 def numbered(result: ToolResult) -> str:
     """The numbered lines of a read, without its notices."""
+    if result.data is not None and result.data["lines"] == 0:
+        return ""
     part = result.content[0]
     assert isinstance(part, TextContent)
     return part.text
@@ -93,7 +95,9 @@ def test_an_empty_file(box: Box) -> None:
     result = box.ok("read_file", path="e")
     assert text_of(result) == "[e is empty.]"
     assert result.data is not None
-    assert {key: result.data[key] for key in ("content", "lines", "total_lines", "next_offset", "bytes", "truncated")} == {
+    assert {
+        key: result.data[key] for key in ("content", "lines", "total_lines", "next_offset", "bytes", "truncated")
+    } == {
         "content": "",
         "lines": 0,
         "total_lines": 0,
@@ -151,7 +155,9 @@ def test_the_next_call_names_every_path_so_that_it_is_found(box: Box, name: str)
 
 LINES = st.lists(
     st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=60)
-    | st.sampled_from(["", "\r", "\t", "x" * 1990, "\u2500" * 660, "     1\tx", "[Lines 1 to 2.]", "\ufeff", "\U0001f378" * 499]),
+    | st.sampled_from(
+        ["", "\r", "\t", "x" * 1990, "\u2500" * 660, "     1\tx", "[Lines 1 to 2.]", "\ufeff", "\U0001f378" * 499]
+    ),
     max_size=60,
 )
 
@@ -292,9 +298,9 @@ def test_c30_summaries_are_cut_at_200_characters(box: Box, wide: str) -> None:
         assert summary.startswith(wide * 190 if length > 200 else wide * min(length, 199))
 
 
-@pytest.mark.parametrize("wide", WIDE)
-def test_c30_names_and_patterns_in_records(box: Box, wide: str) -> None:
-    for length in range(500, 516):
+def test_c30_names_and_patterns_in_records(box: Box) -> None:
+    wide = "\u2500"
+    for length in range(508, 513):
         box.call("grep_files", pattern="a" * length + wide * 10, literal=True)
         box.call("read_file", path="b" * (length % 200) + wide * 10)
         box.call("read_file", {"path": "x", "c" * length + wide * 10: "d" * length + wide * 10})
@@ -310,9 +316,7 @@ def test_a_large_search_goes_to_an_artifact_that_is_read_on(box: Box) -> None:
     (artifact,) = result.artifacts
     assert re.fullmatch(r"artifacts/[A-Za-z0-9.-]+", artifact)
     whole = (box.run_dir / artifact).read_text(encoding="utf-8")
-    expected = "".join(
-        f"src/f{n:02}.py:{k + 1}:needle {k} {'y' * 60}\n" for n in range(30) for k in range(33)
-    )
+    expected = "".join(f"src/f{n:02}.py:{k + 1}:needle {k} {'y' * 60}\n" for n in range(30) for k in range(33))
     assert whole == expected
     head, notice = (part.text for part in result.content[:2] if isinstance(part, TextContent))
     assert expected.startswith(head)
@@ -362,7 +366,9 @@ def test_limits_are_counted_over_all_parts(box: Box) -> None:
     assert len(result.artifacts) == 1
 
 
-@pytest.mark.parametrize("limits", [{"max_output_lines": 1}, {"max_output_bytes": 1}, {"max_line_bytes": 1}, {"max_results": 1}])
+@pytest.mark.parametrize(
+    "limits", [{"max_output_lines": 1}, {"max_output_bytes": 1}, {"max_line_bytes": 1}, {"max_results": 1}]
+)
 def test_the_smallest_limits(tmp_path: Path, limits: dict[str, int]) -> None:
     """Nothing panics, whatever the host sets."""
     with Box(tmp_path, {"limits": limits}) as box:
@@ -398,6 +404,31 @@ def test_search_shapes(box: Box) -> None:
     assert "No matches" in text_of(box.ok("grep_files", pattern="-n"))
     (match, *_) = box.ok("grep_files", pattern="eed", path="b.py").data["matches"]  # type: ignore[index]
     assert match == {"path": "b.py", "line": 2, "column": 2, "text": "needle", "truncated": False}
+
+
+def test_anchors_and_columns(box: Box) -> None:
+    box.put("f", "one\ntwo one\n  three\nlast one")
+    table: list[tuple[str, list[tuple[int, int]]]] = [
+        ("one", [(1, 1), (2, 5), (4, 6)]),
+        ("one$", [(1, 1), (2, 5), (4, 6)]),
+        ("^one", [(1, 1)]),
+        ("^one$", [(1, 1)]),
+        (r"\bone\b", [(1, 1), (2, 5), (4, 6)]),
+        (r"\S+$", [(1, 1), (2, 5), (3, 3), (4, 6)]),
+        (r"^\s+", [(3, 1)]),
+        (r"e\z", [(1, 3), (2, 7), (3, 7), (4, 8)]),
+    ]
+    for pattern, places in table:
+        data = box.ok("grep_files", pattern=pattern).data
+        assert data is not None
+        assert [(m["line"], m["column"]) for m in data["matches"]] == places, pattern
+
+
+def test_columns_count_characters(box: Box) -> None:
+    box.put("f", "\u2500\U0001f378 x\n")
+    data = box.ok("grep_files", pattern="x").data
+    assert data is not None
+    assert data["matches"] == [{"path": "f", "line": 1, "column": 4, "text": "\u2500\U0001f378 x", "truncated": False}]
 
 
 def test_c50_patterns_that_explode(box: Box) -> None:

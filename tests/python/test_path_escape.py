@@ -46,7 +46,18 @@ def all_refused(box: Box, path: str, code: str = "outside_sandbox") -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["../ws-evil/secret", "../ws-evil", "..", "../", "../.", "./..", "a/../..", "../ws/a.txt", "../../..", "..//outside"],
+    [
+        "../ws-evil/secret",
+        "../ws-evil",
+        "..",
+        "../",
+        "../.",
+        "./..",
+        "a/../..",
+        "../ws/a.txt",
+        "../../..",
+        "..//outside",
+    ],
 )
 def test_c01_dots_that_leave(box: Box, path: str) -> None:
     all_refused(box, path)

@@ -5,12 +5,15 @@ must not be read or written: a link to outside, a link to a denied folder, a lin
 """
 
 import os
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import Box, Swapper, memory_kib, snapshot
+from support import Box, Swapper, in_child, memory_kib, snapshot
 
 from kgent_tools import PermissionRule, ToolResult
 
@@ -135,6 +138,50 @@ def test_a_walk_is_not_led_astray(box: Box) -> None:
             listed = box.tools["list_files"].handler({"path": "tree", "depth": 9}, box.context)
             assert listed.data is not None, listed
             assert not any("secret" in entry["path"] for entry in listed.data["entries"])
+
+
+def count_up(box: Box, times: int) -> None:
+    """Adds one to the number in a file, so often."""
+    for _ in range(times):
+        while True:
+            seen = box.tools["read_file"].handler({"path": "n"}, box.context).data
+            assert seen is not None
+            args = {"path": "n", "content": str(int(seen["content"]) + 1), "expected_hash": seen["hash"]}
+            result = box.tools["write_file"].handler(args, box.context)
+            if result.ok:
+                break
+            assert result.error is not None
+            assert result.error.code == "stale", result
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_no_update_is_lost(box: Box) -> None:
+    """Threads and processes that write one file with `expected_hash`."""
+    box.put("n", "0")
+    times = 40
+    threads = [threading.Thread(target=count_up, args=(box, times)) for _ in range(2)]
+    children = [threading.Thread(target=in_child, args=(lambda: count_up(box, times),)) for _ in range(2)]
+    for one in (*threads, *children):
+        one.start()
+    for one in (*threads, *children):
+        one.join()
+    assert (box.ws / "n").read_text(encoding="utf-8") == str(4 * times)
+
+
+def test_a_killed_writer_leaves_the_old_file_or_the_new_one(box: Box) -> None:
+    old, new = "o" * 3_000_000, "n" * 3_000_001
+    for n in range(12):
+        path = box.put("k", old)
+        pid = os.fork()
+        if pid == 0:
+            box.tools["write_file"].handler({"path": "k", "content": new}, box.context)
+            os._exit(0)
+        time.sleep(0.001 * n)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert path.read_text(encoding="utf-8") in (old, new)
+    box.new()
+    assert box.read("d/f") == "IN"
 
 
 def test_memory_does_not_grow_with_calls(box: Box) -> None:

@@ -1,5 +1,6 @@
 """Tools of the application go through the same door as the built-in ones, and nothing goes round it."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -45,7 +46,8 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 
 def define(handler: Callable[[Any, CallContext], Any], **options: Any) -> ToolDefinition:
-    return ToolDefinition(**{"description": "d", "input_schema": SCHEMA, "handler": handler, **options})
+    given: dict[str, Any] = {"description": "d", "input_schema": SCHEMA, "handler": handler, **options}
+    return ToolDefinition(**given)
 
 
 def done(args: Any, context: CallContext) -> ToolResult:
@@ -77,7 +79,8 @@ def test_a_python_tool_goes_through_the_same_door(box: Box) -> None:
         "artifacts": [],
         "error": None,
     }
-    assert text_of(result) == '3 words\n{"words":3}'
+    parts = [part.text for part in result.content if isinstance(part, TextContent)]
+    assert parts == ["3 words", '{"words":3}']
     record = box.check_record("word_count", result)
     assert record["permission"]["action"] == "word_count"
     assert record["permission"]["resource"] == "a"
@@ -131,13 +134,33 @@ def test_the_definition_is_opaque() -> None:
         _ = definition.handler
 
 
-@pytest.mark.parametrize("name", ["RunContext", "CallContext", "ToolResult", "EffectivePermissionPolicy", "ToolsConfig"])
-def test_core_types_are_final_and_frozen(name: str) -> None:
-    kind = getattr(kgent_tools, name)
+@pytest.mark.parametrize(
+    "name", ["RunContext", "CallContext", "ToolResult", "EffectivePermissionPolicy", "ToolsConfig"]
+)
+def test_core_types_are_final(name: str) -> None:
     with pytest.raises(TypeError):
-        type("Mine", (kind,), {})
-    with pytest.raises(TypeError):
-        kind.attribute = 1
+        type("Mine", (getattr(kgent_tools, name),), {})
+
+
+def test_core_objects_are_frozen(box: Box) -> None:
+    result = box.ok("read_file", path="a")
+    for value in (
+        box.context,
+        result,
+        result.content[0],
+        box.policy,
+        box.context.config,
+        box.tools["read_file"].handler,
+    ):
+        for name in [n for n in dir(value) if not n.startswith("__")] + ["anything"]:
+            with pytest.raises((AttributeError, TypeError)):
+                setattr(value, name, None)
+    data = result.data
+    assert data is not None
+    data["content"] = "changed"
+    result.artifacts.append("changed")
+    assert (result.data or {})["content"] == "one two three\n"
+    assert result.artifacts == []
 
 
 def test_only_real_definitions_are_registered(box: Box) -> None:
@@ -229,13 +252,21 @@ def test_a_host_may_cover_a_built_in(box: Box) -> None:
 def test_a_filtered_tool_that_is_called_anyway_is_denied(box: Box) -> None:
     config = {"permissions": {"filesystem_write": False}}
     policy = EffectivePermissionPolicy.merge(config=config, context=box.context)
-    snapshot = ToolRegistry(box.context).materialize(policy)
+    registry = ToolRegistry(box.context)
+    snapshot = registry.materialize(policy)
     assert "write_file" not in [d.name for d in snapshot.definitions]
     result = snapshot.call("write_file", {"path": "w", "content": "x"})
     assert result.error is not None
     assert result.error.code == "denied"
     assert box.check_record("write_file", result)["permission"]["layer"] == "config"
     assert not (box.ws / "w").exists()
+
+
+def test_a_snapshot_does_not_need_its_registry_object(box: Box) -> None:
+    """A registry is the context's own scope: letting go of the object closes nothing."""
+    snapshot = ToolRegistry(box.context).materialize()
+    gc.collect()
+    assert snapshot.call("read_file", {"path": "a"}).ok
 
 
 def test_a_policy_for_other_mounts_is_refused(box: Box, tmp_path: Path) -> None:
@@ -275,7 +306,7 @@ def test_exceptions_become_internal_with_the_cause_in_the_error_log_only(box: Bo
         assert result.error is not None
         assert (result.error.code, result.error.mendable) == ("internal", False)
         assert "CAUSE" not in repr(result.to_dict()) + text_of(result)
-        assert box.errors[-1]["cause"].startswith(cause)
+        assert cause in box.errors[-1]["cause"].split(":")[0]
     tools_and_events = b"".join((box.run_dir / sink).read_bytes() for sink in SINKS[:2])
     assert b"CAUSE" not in tools_and_events
     assert b"CAUSE" in all_log_bytes(box.run_dir)
@@ -331,7 +362,9 @@ def test_a_handler_that_takes_other_arguments(box: Box) -> None:
 def test_data_is_held_to_the_output_schema(box: Box) -> None:
     schema = {"type": "object", "properties": {"words": {"type": "integer"}}, "required": ["words"]}
     for data, code in (({"words": 1}, None), ({"words": "1"}, "internal"), ({}, "internal")):
-        result = run(box, lambda args, context, data=data: ToolResult(ok=True, summary="s", data=data), output_schema=schema)
+        result = run(
+            box, lambda args, context, data=data: ToolResult(ok=True, summary="s", data=data), output_schema=schema
+        )
         assert (result.error and result.error.code) == code
 
 
@@ -356,7 +389,7 @@ def test_hostile_arguments_are_read_once(box: Box) -> None:
         def __str__(self) -> str:
             return "../outside/secret"
 
-        def encode(self, *args: Any) -> bytes:
+        def encode(self, encoding: str = "", errors: str = "") -> bytes:
             return b"../outside/secret"
 
     class Dict(dict[str, Any]):
@@ -451,7 +484,11 @@ def test_the_doors_of_a_call_context(box: Box) -> None:
             "read": list(context.sandbox.read_bytes("sub/w")),
             "list": context.sandbox.list("sub"),
             "stat": context.sandbox.stat("a"),
-            "check": [context.check("read_file", "a"), context.check("read_file", ".env"), context.check("shell", "ls")],
+            "check": [
+                context.check("read_file", "a"),
+                context.check("read_file", ".env"),
+                context.check("shell", "ls"),
+            ],
             "deadline": 0 < context.deadline <= 120,
             "cancelled": context.cancelled,
             "artifact": path == f"artifacts/{context.id}-plot.svg",

@@ -153,13 +153,40 @@ def test_c23_one_enormous_line(box: Box) -> None:
 
 
 def test_c23_a_match_in_an_enormous_line_is_in_its_snippet(box: Box) -> None:
-    box.put("min.js", "x" * 3_000_000 + "NEEDLE" + "y" * 3_000_000 + "\n")
+    box.put("min.js", "x" * 500_000 + "NEEDLE" + "y" * 500_000 + "\n")
     found = box.ok("grep_files", pattern="NEEDLE").data
     assert found is not None
     ((match),) = found["matches"]
     assert "NEEDLE" in match["text"]
-    assert (match["line"], match["column"], match["truncated"]) == (1, 3_000_001, True)
+    assert (match["line"], match["column"], match["truncated"]) == (1, 500_001, True)
     assert len(match["text"].encode()) <= 2000 + 6
+
+
+def test_c23_what_is_not_searched_of_a_line_is_said(box: Box) -> None:
+    box.put("min.js", "x" * 3_000_000 + "NEEDLE\nNEEDLE\n")
+    result = box.ok("grep_files", pattern="NEEDLE")
+    assert result.data is not None
+    lines = [match["line"] for match in result.data["matches"]]
+    assert lines == [1, 2] or (lines == [2] and sum(result.data["skipped"].values()) == 1)
+    assert lines == [1, 2] or "not searched" in text_of(result)
+
+
+def test_c45_a_search_does_not_end_at_a_nul_unsaid(box: Box) -> None:
+    """The same answer by either way, and never one match without a word of the rest."""
+    box.put("n", b"needle 1\n" + b"a" * 200_000 + b"\n\x00\nneedle 2\n")
+    box.put("s", b"\x00needle 1\n")
+    answers: list[object] = []
+    for args in ({"path": "n"}, {"include": "n"}):
+        result = box.ok("grep_files", pattern="needle", **args)
+        assert result.data is not None
+        rows = [(m["line"], m["text"]) for m in result.data["matches"]]
+        assert rows == [(1, "needle 1"), (4, "needle 2")] or "binary from byte" in text_of(result)
+        assert (1, "needle 1") in rows
+        answers.append((rows, text_of(result)))
+    assert answers[0] == answers[1]
+    for args in ({"path": "s"}, {"include": "s"}):
+        result = box.ok("grep_files", pattern="needle", **args)
+        assert "binary" in text_of(result)
 
 
 def test_memory_of_a_call_under_an_address_space_limit(tmp_path: Path) -> None:

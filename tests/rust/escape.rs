@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::support::Thing::{Device, Directory, Fifo, File, Hard, Link, Socket};
 use crate::support::{CANARY, CANARY_PATTERN, Fixture, INSIDE, Setup, Thing, answer, can_make_devices, tree, visible};
 
-const TOOLS: [&str; 4] = ["read_file", "list_files", "grep_files", "write_file"];
+const TOOLS: [&str; 5] = ["read_file", "list_files", "glob_files", "grep_files", "write_file"];
 const WRITTEN: &str = "WRITTEN";
 
-/// What the tools answer, in the order of `TOOLS`.
+/// What the tools answer: reading; listing and globbing; searching; writing.
 type Answers = [&'static str; 4];
 
 const OUT: Answers = ["outside_sandbox"; 4];
@@ -35,8 +35,14 @@ fn arguments(tool: &str, path: &str) -> Value {
         "read_file" => json!({"path": path}),
         "write_file" => json!({"path": path, "content": WRITTEN}),
         "list_files" => json!({"path": path, "depth": 256, "hidden": true, "ignored": true}),
+        "glob_files" => json!({"path": path, "pattern": "**", "hidden": true, "ignored": true}),
         _ => json!({"path": path, "pattern": format!("{CANARY_PATTERN}|INSIDE"), "hidden": true, "ignored": true}),
     }
+}
+
+fn expected(answers: &Answers) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let [read, list, search, write] = *answers;
+    TOOLS.into_iter().zip([read, list, list, search, write])
 }
 
 /// A way in: what lies in the workspace, what the model sends, what each tool answers.
@@ -55,10 +61,10 @@ fn hold(setup: &Setup<'_>, ways: &[Way<'_>]) {
         let path = fixture.fill(path);
         let outside = || [tree(&fixture.outside), tree(&fixture.path().join("ws-evil"))];
         let (before, links_before, outside_before) = (tree(&fixture.workspace), links(&fixture), outside());
-        for (tool, expected) in TOOLS.into_iter().zip(answers) {
+        for (tool, expected) in expected(answers) {
             let what = format!("{tool} {path:?} with {things:?}");
             let result = fixture.call(tool, arguments(tool, &path));
-            assert_eq!(answer(&result), *expected, "{what}: {result:?}");
+            assert_eq!(answer(&result), expected, "{what}: {result:?}");
             assert!(!visible(&result).contains(CANARY), "{what}: {result:?}");
             if result.ok && tool == "write_file" {
                 assert_eq!(written(&fixture), 1, "{what}: not exactly one file was written");
@@ -69,13 +75,13 @@ fn hold(setup: &Setup<'_>, ways: &[Way<'_>]) {
             assert_eq!(outside(), outside_before, "{what}: the outside changed");
         }
         // A walk from the root names nothing outside either, and ends.
-        for tool in ["list_files", "grep_files"] {
+        for tool in ["list_files", "glob_files", "grep_files"] {
             let walked = fixture.call(tool, arguments(tool, "."));
             assert_eq!(answer(&walked), "ok", "{path:?} with {things:?}, then {tool}");
             assert!(!visible(&walked).contains(CANARY), "{path:?} with {things:?}, then {tool}: {walked:?}");
         }
         assert!(!fixture.logs().contains(CANARY), "{path:?} with {things:?}: a log names the outside");
-        assert_eq!(fixture.log_lines("logs/tools.jsonl").len(), 6, "one record for each call");
+        assert_eq!(fixture.log_lines("logs/tools.jsonl").len(), 8, "one record for each call");
     }
 }
 
@@ -465,11 +471,11 @@ fn the_runs_directory_is_out_of_reach() {
         for (at, thing) in *things {
             fixture.lay(at, *thing);
         }
-        for (tool, expected) in TOOLS.into_iter().zip(answers) {
+        for (tool, expected) in expected(answers) {
             let result = fixture.call(tool, arguments(tool, path));
-            assert_eq!(answer(&result), *expected, "{tool} {path} with {things:?}: {result:?}");
+            assert_eq!(answer(&result), expected, "{tool} {path} with {things:?}: {result:?}");
         }
-        for tool in ["list_files", "grep_files"] {
+        for tool in ["list_files", "glob_files", "grep_files"] {
             let walked = visible(&fixture.call(tool, arguments(tool, ".")));
             assert!(!walked.contains("events.jsonl") && !walked.contains(CANARY), "{tool}: {walked}");
         }
@@ -654,8 +660,14 @@ fn a_walk_tells_only_the_number_of_what_it_withholds() {
         for args in [json!({"depth": 9}), json!({"depth": 9, "pattern": "private/*"}), json!({"pattern": "unseen*"})] {
             answers.push(visible(&fixture.call("list_files", args)));
         }
+        if content == CANARY {
+            fixture.lay("private/d/[k]", File(content));
+        }
+        for pattern in ["**", "private/*", "unseen*", "private/d/[k]", "././private/d/[k]", "/private//d/[k]"] {
+            answers.push(visible(&fixture.call("glob_files", json!({"path": ".", "pattern": pattern}))));
+        }
     }
-    let (one, other) = answers.split_at(6);
+    let (one, other) = answers.split_at(12);
     assert_eq!(one, other);
     assert!(one.iter().all(|text| !text.contains("private/a") && !text.contains("unseen\"")));
 }
@@ -685,7 +697,7 @@ fn a_workspace_that_is_the_whole_file_system_still_holds_only_storage() {
     let options =
         kgent_tools::context::RunOptions { workspace: Some("/".into()), ..kgent_tools::context::RunOptions::default() };
     let context = kgent_tools::context::RunContext::create(&dir.path().join("runs"), Some("r"), options).unwrap();
-    let (_registry, tools) = crate::support::offer(&context);
+    let tools = crate::support::offer(&context);
     let ask = |tool: &str, path: &str| crate::support::call(&tools, None, tool, arguments(tool, path));
     std::fs::write(dir.path().join("a.txt"), INSIDE).unwrap();
     let file = dir.path().join("a.txt").to_str().unwrap().to_owned();
@@ -693,7 +705,7 @@ fn a_workspace_that_is_the_whole_file_system_still_holds_only_storage() {
         assert_eq!(ask("read_file", path).data.unwrap().to_value()["content"], json!(INSIDE));
     }
     for path in ["/proc/self/environ", "proc/self/status", "/proc/version", "/sys/kernel/uevent_seqnum"] {
-        for (tool, expected) in TOOLS.into_iter().zip(SPECIAL) {
+        for (tool, expected) in expected(&SPECIAL) {
             assert_eq!(answer(&ask(tool, path)), expected, "{tool} {path}");
         }
     }
@@ -701,7 +713,7 @@ fn a_workspace_that_is_the_whole_file_system_still_holds_only_storage() {
         assert_eq!(answer(&ask("write_file", path)), "not_regular_file", "{path}");
     }
     for path in ["/proc", "/proc/self", "/sys", "/dev/pts"] {
-        for tool in ["list_files", "grep_files"] {
+        for tool in ["list_files", "glob_files", "grep_files"] {
             assert_eq!(answer(&ask(tool, path)), "not_regular_file", "{tool} {path}");
         }
     }

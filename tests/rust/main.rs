@@ -2,8 +2,9 @@
 //! and whatever another process does to it meanwhile.
 #![expect(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::expect_used,
-    clippy::panic,
+    clippy::indexing_slicing,
     clippy::unwrap_used,
     reason = "fixtures are laid and checked by host paths, and a broken one ends its test"
 )]

@@ -36,11 +36,21 @@ pub(crate) struct Setup<'a> {
     pub(crate) config_files: &'a [&'a str],
     /// Laid in the workspace before the run is made.
     pub(crate) lay: &'a [(&'a str, Thing<'a>)],
+    /// Whether all of it lies in memory, where that can be: for what tries names, not the disk.
+    pub(crate) in_memory: bool,
 }
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Self { workspace: "ws", runs: "runs", mounts: &[], config: json!({}), config_files: &[], lay: &[] }
+        Self {
+            workspace: "ws",
+            runs: "runs",
+            mounts: &[],
+            config: json!({}),
+            config_files: &[],
+            lay: &[],
+            in_memory: false,
+        }
     }
 }
 
@@ -64,8 +74,6 @@ pub(crate) struct Fixture {
     pub(crate) workspace: PathBuf,
     pub(crate) outside: PathBuf,
     pub(crate) context: RunContext,
-    /// A registration lives as long as its registry.
-    _registry: ToolRegistry,
     tools: ToolSnapshot,
 }
 
@@ -75,7 +83,9 @@ impl Fixture {
     }
 
     pub(crate) fn with(setup: &Setup<'_>) -> Self {
-        let dir = tempfile::Builder::new().prefix("kgent-").tempdir().unwrap();
+        let memory = Path::new("/dev/shm");
+        let place = if setup.in_memory && memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("kgent-").tempdir_in(place).unwrap();
         let (workspace, outside) = (dir.path().join(setup.workspace), dir.path().join("outside"));
         for folder in [workspace.join("in"), outside.join("dir"), dir.path().join("ws-evil")] {
             std::fs::create_dir_all(folder).unwrap();
@@ -96,8 +106,8 @@ impl Fixture {
             config_files: setup.config_files.iter().map(|at| dir.path().join(at)).collect(),
         };
         let context = RunContext::create(&dir.path().join(setup.runs), Some("r"), options).unwrap();
-        let (registry, tools) = offer(&context);
-        Self { dir, workspace, outside, context, _registry: registry, tools }
+        let tools = offer(&context);
+        Self { dir, workspace, outside, context, tools }
     }
 
     /// The directory that holds everything of the fixture.
@@ -150,14 +160,12 @@ impl Fixture {
 }
 
 /// The tools of a run under the policy that its own configuration gives.
-pub(crate) fn offer(context: &RunContext) -> (ToolRegistry, ToolSnapshot) {
+pub(crate) fn offer(context: &RunContext) -> ToolSnapshot {
     let run = context.run();
     let layers =
         Layers { sandbox: run.sandbox().rules(), config: run.options().config.permission_rules(), ..Layers::default() };
     let policy = Arc::new(Policy::merge(layers, run.sandbox().mount_names()).unwrap());
-    let registry = ToolRegistry::new().unwrap();
-    let tools = registry.materialize(context, &policy).unwrap();
-    (registry, tools)
+    ToolRegistry::new(context).materialize(context, &policy).unwrap()
 }
 
 pub(crate) fn call(tools: &ToolSnapshot, context: Option<&RunContext>, tool: &str, args: Value) -> ToolResult {
