@@ -92,6 +92,7 @@ build/wheel/.built: .venv/.tools $(crate) $(package)
 	$(bin)/maturin build --quiet --locked --out build/wheel
 	touch $@
 
+.venv-release/.installed: export PYO3_PYTHON := $(CURDIR)/.venv-release/bin/python
 .venv-release/.installed: $(crate) $(package) | .venv-release/bin/python
 	.venv-release/bin/python -m pip install --quiet .
 	touch $@

@@ -21,7 +21,7 @@ use crate::error::{Code, ToolError};
 /// The deepest directory entered below the start.
 const MAX_DEPTH: usize = 256;
 /// The most directories held open along the way down.
-const MAX_HELD: usize = 48;
+const MAX_HELD: usize = 24;
 /// The largest ignore file that is obeyed, in bytes and lines.
 const MAX_IGNORE_BYTES: u64 = 256 * 1024;
 const MAX_IGNORE_LINES: usize = 5_000;

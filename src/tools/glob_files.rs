@@ -12,6 +12,7 @@ use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
+use crate::sandbox::path::components;
 use crate::sandbox::walk::{Hidden, Skipped, Walk, WalkOptions};
 use crate::sandbox::{Access, Gate, Kind, SandboxPath};
 
@@ -101,7 +102,7 @@ impl BuiltIn for GlobFiles {
             notices.push(format!("[Of {of} the newest {shown} are given. Narrow the pattern or the path.]"));
         }
         if globs.special() {
-            let literal = real.join(globs.text().as_bytes());
+            let literal = components(globs.text().as_bytes()).fold(real.clone(), |path, name| path.join(name));
             if call.authorise(&literal, Access::List).is_ok() && call.sandbox().stat(&literal, call).is_ok() {
                 notices.push(format!("[A file is named exactly {literal}; the pattern was read as a glob.]"));
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use grep_matcher::Matcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
@@ -37,6 +37,8 @@ const MAX_WHOLE: u64 = 1 << 20;
 const MAX_CONTEXT: u64 = 20;
 /// How many files a worker takes at a time.
 const BATCH: usize = 32;
+/// From how many folders at most: each is held open until they are searched.
+const MAX_FOLDERS: usize = 4;
 /// How many entries it looks at for them.
 const MAX_LOOKED_AT: usize = 2048;
 /// The most workers.
@@ -295,12 +297,12 @@ impl Search<'_> {
         collected: &Mutex<Collected>,
     ) -> Option<(u64, Vec<Found>)> {
         let mut source = lock(source);
-        let mut files = Vec::with_capacity(BATCH);
+        let (mut files, mut folders) = (Vec::with_capacity(BATCH), 0);
         if source.ended {
             return None;
         }
         for _ in 0..MAX_LOOKED_AT {
-            if files.len() == BATCH || source.ended {
+            if files.len() == BATCH || folders == MAX_FOLDERS || source.ended {
                 break;
             }
             if self.stop.load(Ordering::Relaxed) {
@@ -309,7 +311,11 @@ impl Search<'_> {
             }
             match source.walk.next() {
                 Ok(Some(found)) => match found.kind {
-                    Kind::File if include.is_none_or(|glob| glob.matches(&found.path, start)) => files.push(found),
+                    Kind::File if include.is_none_or(|glob| glob.matches(&found.path, start)) => {
+                        let same = files.last().is_some_and(|last: &Found| Arc::ptr_eq(&last.dir, &found.dir));
+                        folders += usize::from(!same);
+                        files.push(found);
+                    }
                     Kind::File | Kind::Directory => {}
                     Kind::Link => lock(collected).skipped.add("links", 1),
                     _ => lock(collected).skipped.add("special", 1),
