@@ -18,11 +18,11 @@ PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python
 	$$name -c 'import ensurepip, sys, venv; assert sys.version_info >= (3, 11); print(sys.executable)' 2>/dev/null && break; \
 	done)
 
-# Where HOME has no rustup, as in a clean room, the toolchains beside the cargo on PATH are meant.
-ifeq ($(RUSTUP_HOME)$(wildcard $(HOME)/.rustup),)
-rustup := $(wildcard $(dir $(shell command -v cargo))../../.rustup)
-ifneq ($(rustup),)
-export RUSTUP_HOME := $(abspath $(rustup))
+# Where HOME has no toolchain for rustup's cargo, as in a clean room, those beside the cargo on PATH are meant.
+ifeq ($(shell cargo --version 2>/dev/null),)
+toolchains := $(wildcard $(dir $(shell command -v cargo))../../.rustup)
+ifneq ($(toolchains),)
+export RUSTUP_HOME := $(abspath $(toolchains))
 endif
 endif
 

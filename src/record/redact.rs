@@ -32,6 +32,9 @@ const MAX_DEPTH: usize = 16;
 /// Kept free of [`MAX_ARGS_BYTES`] for the marker and the bracket of each level.
 const CLOSING_BYTES: usize = MAX_DEPTH * 48;
 
+/// The shortest text that any built-in form matches, in bytes: `pwd=x`.
+const SHORTEST: usize = 5;
+
 /// Words that make a name secret, in names of arguments and in texts alike.
 const SECRET_WORDS: &str = "pass[-_ ]?(?:word|wd|phrase|code)|pwd|secret|credentials?|session[-_ ]?(?:id|key)|token\
     |(?:access|account|api|encryption|master|private|shared[-_ ]?access|signing|ssh|subscription)[-_ ]?key";
@@ -143,6 +146,9 @@ impl BuiltIn {
     }
 
     fn is_match(&self, s: &str) -> bool {
+        if s.len() < SHORTEST {
+            return false;
+        }
         let signed = s.bytes().any(|byte| matches!(byte, b':' | b'=')) || s.contains("--");
         if signed { self.all.any.is_match(s) } else { self.bare.is_match(s) }
     }

@@ -49,15 +49,42 @@ struct ReadData {
     total_lines: Option<u64>,
     truncated: bool,
     next_offset: Option<u64>,
-    hash: Option<String>,
+    hash: Hash,
     encoding: &'static str,
     bytes: u64,
 }
 
+/// The hash of the whole file.
+#[derive(Clone)]
+enum Hash {
+    /// Not known: the file is large and was not read whole.
+    Unknown,
+    Known(String),
+    /// That of this text, the file as it is; computed when somebody asks.
+    Of(Arc<String>),
+}
+
+impl Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Unknown => serializer.serialize_none(),
+            Self::Known(hash) => serializer.serialize_str(hash),
+            Self::Of(text) => serializer.serialize_str(&content_hash(text.as_bytes())),
+        }
+    }
+}
+
 /// A file's text.
-struct Text {
-    text: String,
+struct Decoded {
+    text: Arc<String>,
     encoding: &'static str,
+    hash: Hash,
+}
+
+impl Decoded {
+    fn new(text: String, encoding: &'static str, hash: Hash) -> Self {
+        Self { text: Arc::new(text), encoding, hash }
+    }
 }
 
 impl BuiltIn for ReadFile {
@@ -88,14 +115,13 @@ impl BuiltIn for ReadFile {
             return Ok(media(&path, media_type, bytes));
         }
         let size = bytes.len() as u64;
-        let hash = content_hash(&bytes);
         let text = decode(bytes).map_err(|bytes| binary(&path, &bytes, size))?;
-        let facts = Facts { offset, limit, hash: Some(hash), encoding: text.encoding, size };
+        let facts = Facts { offset, limit, hash: text.hash, encoding: text.encoding, size };
         let from = nth_line(text.text.as_bytes(), offset);
         if offset > 1 && from == text.text.len() {
             return Err(past_end(&path, offset, count_lines(text.text.as_bytes())));
         }
-        Ok(window(&path, text.text, from, true, &facts, call))
+        Ok(window(&path, &text.text, from, true, &facts, call))
     }
 }
 
@@ -103,14 +129,21 @@ impl BuiltIn for ReadFile {
 struct Facts {
     offset: u64,
     limit: u64,
-    hash: Option<String>,
+    hash: Hash,
     encoding: &'static str,
     size: u64,
 }
 
 /// Numbers the lines of `text` from byte `from` on, which is where line `offset` begins, for as long as they fit.
 /// `whole` says whether `text` is the whole file.
-fn window(path: &SandboxPath, text: String, from: usize, whole: bool, facts: &Facts, call: &CallContext) -> Output {
+fn window(
+    path: &SandboxPath,
+    text: &Arc<String>,
+    from: usize,
+    whole: bool,
+    facts: &Facts,
+    call: &CallContext,
+) -> Output {
     let limits = call.limits();
     let rest = text.get(from..).unwrap_or_default();
     let room = limits.max_output_bytes.min(usize::try_from(limits.max_file_bytes).unwrap_or(usize::MAX));
@@ -120,13 +153,14 @@ fn window(path: &SandboxPath, text: String, from: usize, whole: bool, facts: &Fa
     let most = facts.limit.min(most as u64);
     let mut numbered = Vec::with_capacity((rest.len() + rest.len() / 4 + 64).min(room + 64));
     let (mut lines, mut taken, mut cut_line) = (0_u64, 0, None);
+    let mut number = LineNumber::new(facts.offset);
     let mut ends = memchr::memchr_iter(b'\n', rest.as_bytes());
     while lines < most && taken < rest.len() {
         let end = ends.next().map(|at| at + 1);
         let line = rest.get(taken..end.unwrap_or(rest.len())).unwrap_or_default();
         let mut part = if line.len() > limits.max_line_bytes { cut(line, limits.max_line_bytes) } else { line };
         let before = numbered.len();
-        push_number(&mut numbered, facts.offset.saturating_add(lines));
+        number.push(&mut numbered);
         if numbered.len() + part.len() > room {
             if lines > 0 {
                 numbered.truncate(before);
@@ -178,10 +212,11 @@ fn window(path: &SandboxPath, text: String, from: usize, whole: bool, facts: &Fa
     let mut summary = String::with_capacity(shown.len() + 40);
     let _ = write!(summary, "read {shown}: {lines} lines from line {}", facts.offset);
     call.notes().truncated = truncated;
-    let content = if from == 0 && at_end && cut_line.is_none() { text } else { cut(rest, taken.min(room)).to_owned() };
+    let whole_text = from == 0 && at_end && cut_line.is_none();
+    let content = if whole_text { Arc::clone(text) } else { Arc::new(cut(rest, taken.min(room)).to_owned()) };
     let data = ReadData {
         path: shown,
-        content: Arc::new(content),
+        content,
         offset: facts.offset,
         lines,
         total_lines,
@@ -194,19 +229,55 @@ fn window(path: &SandboxPath, text: String, from: usize, whole: bool, facts: &Fa
     Output {
         summary,
         data: Some(Data::new(data)),
-        content: vec![Content::text(utf8(numbered).text)],
+        content: vec![Content::text(utf8(numbered).0)],
         notices,
         ..Output::default()
     }
 }
 
-/// A line's number, right-aligned in six columns, and a tab.
-fn push_number(out: &mut Vec<u8>, number: u64) {
-    let mut buffer = itoa::Buffer::new();
-    let digits = buffer.format(number);
-    out.extend_from_slice(b"      ".get(digits.len().min(6)..).unwrap_or_default());
-    out.extend_from_slice(digits.as_bytes());
-    out.push(b'\t');
+/// A line's number, right-aligned in six columns, and a tab. Up to six digits it counts in its text.
+struct LineNumber {
+    text: [u8; 7],
+    next: u64,
+}
+
+impl LineNumber {
+    const COLUMNS: usize = 6;
+    const MAX: u64 = 999_999;
+
+    fn new(first: u64) -> Self {
+        let mut text = *b"      \t";
+        if first <= Self::MAX {
+            let mut buffer = itoa::Buffer::new();
+            let digits = buffer.format(first).bytes().rev();
+            text.iter_mut().take(Self::COLUMNS).rev().zip(digits).for_each(|(place, digit)| *place = digit);
+        }
+        Self { text, next: first }
+    }
+
+    /// Appends the number and goes on to the next.
+    fn push(&mut self, out: &mut Vec<u8>) {
+        if self.next > Self::MAX {
+            out.extend_from_slice(itoa::Buffer::new().format(self.next).as_bytes());
+            out.push(b'\t');
+        } else {
+            out.extend_from_slice(&self.text);
+            for digit in self.text.iter_mut().take(Self::COLUMNS).rev() {
+                match *digit {
+                    b'9' => *digit = b'0',
+                    b' ' => {
+                        *digit = b'1';
+                        break;
+                    }
+                    _ => {
+                        *digit += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        self.next = self.next.saturating_add(1);
+    }
 }
 
 /// A file too large to be read whole: constant memory, whatever its size. Only the window and what comes before it are
@@ -294,9 +365,9 @@ fn large(
         // The buffer may end inside a character.
         kept.truncate(complete(&kept));
     }
-    let text = utf8(kept);
-    let facts = Facts { offset, limit, hash: None, encoding: text.encoding, size: file.size };
-    Ok(window(path, text.text, 0, whole, &facts, call))
+    let (text, encoding) = utf8(kept);
+    let facts = Facts { offset, limit, hash: Hash::Unknown, encoding, size: file.size };
+    Ok(window(path, &Arc::new(text), 0, whole, &facts, call))
 }
 
 /// How much of `bytes` ends at a character's border.
@@ -317,32 +388,41 @@ fn is_binary(bytes: &[u8]) -> bool {
 }
 
 /// The file as text; its bytes back where it is binary.
-fn decode(mut bytes: Vec<u8>) -> Result<Text, Vec<u8>> {
-    for (bom, encoding, name) in
-        [(b"\xff\xfe", encoding_rs::UTF_16LE, "utf-16le"), (b"\xfe\xff", encoding_rs::UTF_16BE, "utf-16be")]
-    {
+fn decode(bytes: Vec<u8>) -> Result<Decoded, Vec<u8>> {
+    let wide = [(b"\xff\xfe", encoding_rs::UTF_16LE, "utf-16le"), (b"\xfe\xff", encoding_rs::UTF_16BE, "utf-16be")];
+    for (bom, encoding, name) in wide {
         if let Some(rest) = bytes.strip_prefix(bom) {
             let (text, _) = encoding.decode_without_bom_handling(rest);
-            return Ok(Text { text: text.into_owned(), encoding: name });
+            return Ok(Decoded::new(text.into_owned(), name, Hash::Known(content_hash(&bytes))));
         }
     }
     if is_binary(&bytes) {
         return Err(bytes);
     }
     // The mark is no part of the first line: what a model copies from it must match the file's text.
-    let marked = bytes.starts_with(b"\xef\xbb\xbf");
-    if marked {
-        bytes.drain(..3);
+    if let Some(rest) = bytes.strip_prefix(b"\xef\xbb\xbf") {
+        let (text, encoding) = utf8(rest.to_vec());
+        let encoding = if encoding == "utf-8" { "utf-8-bom" } else { encoding };
+        return Ok(Decoded::new(text, encoding, Hash::Known(content_hash(&bytes))));
     }
-    let text = utf8(bytes);
-    Ok(if marked && text.encoding == "utf-8" { Text { encoding: "utf-8-bom", ..text } } else { text })
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => {
+            let text = Arc::new(text);
+            Decoded { hash: Hash::Of(Arc::clone(&text)), text, encoding: "utf-8" }
+        }
+        Err(error) => {
+            let hash = Hash::Known(content_hash(error.as_bytes()));
+            let (text, encoding) = utf8(error.into_bytes());
+            Decoded::new(text, encoding, hash)
+        }
+    })
 }
 
 /// Bytes as text; what is not UTF-8 is replaced, and the encoding called unknown.
-fn utf8(bytes: Vec<u8>) -> Text {
+fn utf8(bytes: Vec<u8>) -> (String, &'static str) {
     match String::from_utf8(bytes) {
-        Ok(text) => Text { text, encoding: "utf-8" },
-        Err(error) => Text { text: String::from_utf8_lossy(error.as_bytes()).into_owned(), encoding: "unknown" },
+        Ok(text) => (text, "utf-8"),
+        Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), "unknown"),
     }
 }
 
@@ -375,7 +455,7 @@ fn media(path: &SandboxPath, media_type: &'static str, bytes: Vec<u8>) -> Output
         total_lines: None,
         truncated: false,
         next_offset: None,
-        hash: Some(content_hash(&bytes)),
+        hash: Hash::Known(content_hash(&bytes)),
         encoding: media_type,
         bytes: bytes.len() as u64,
     };
