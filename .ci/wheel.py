@@ -52,11 +52,10 @@ def main(wheel: str) -> None:
             continue
         home = Path("build/wheel-tests", version)
         python = home / "bin" / "python"
-        if not (home / ".ready").exists():
+        if not python.exists():
             run(base, "-m", "venv", "--clear", home)
             run(python, "-m", "pip", "install", "--quiet", "pip>=25.1")
-            run(python, "-m", "pip", "install", "--quiet", "--group", "oldest")
-            (home / ".ready").touch()
+        run(python, "-m", "pip", "install", "--quiet", "--group", "oldest")
         run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
         output = run(python, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider", *TESTS)
         print(f"Python {version}, wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)

@@ -381,11 +381,14 @@ fn may_be_json(text: &str) -> bool {
 /// Appends `s` as a JSON string on one line: U+2028, U+2029 and U+0085, which some readers take for line breaks, are
 /// escaped too.
 pub(crate) fn json_string(out: &mut String, s: &str) {
+    // 0xC2 and 0xE2 lead the three, and other characters too.
+    let special = |byte: u8| matches!(byte, ..b' ' | b'"' | b'\\' | 0xC2 | 0xE2);
     out.reserve(s.len() + 2);
     out.push('"');
     let mut rest = s;
-    // 0xC2 and 0xE2 lead the three, and other characters too.
-    while let Some(clean) = rest.bytes().position(|byte| byte < b' ' || matches!(byte, b'"' | b'\\' | 0xC2 | 0xE2)) {
+    // Most texts are clean: one pass without a branch says so.
+    let clean = !s.bytes().fold(false, |found, byte| found | special(byte));
+    while let Some(clean) = if clean { None } else { rest.bytes().position(special) } {
         let (run, tail) = rest.split_at(clean);
         out.push_str(run);
         let mut tail = tail.chars();

@@ -32,6 +32,8 @@ use crate::permission::{Capability, Effect, Pattern, Resource, Rule};
 
 /// How often a name is expanded anew, when it keeps changing under the call.
 const MAX_RETRIES: usize = 16;
+/// The largest folder that near names are looked for in.
+const MAX_SUGGESTED_FROM: usize = 4096;
 /// The most links in one name, as in the kernel.
 const MAX_LINKS: usize = 40;
 
@@ -372,6 +374,30 @@ impl Sandbox {
             }
         }
         Err(unsteady(path))
+    }
+
+    /// `error` with names near the missing one, where the policy lets the call see them.
+    pub(crate) fn suggest(&self, error: ToolError, path: &SandboxPath, gate: &dyn Gate) -> ToolError {
+        if error.code != Code::NotFound {
+            return error;
+        }
+        let parent = path.parent();
+        let Ok((dir, real)) = self.open_dir(&parent, gate) else { return error };
+        let Ok(entries) = dir.entries(MAX_SUGGESTED_FROM) else { return error };
+        let visible = |name: &[u8]| {
+            let entry = real.join(name);
+            self.guard(&entry, Access::List).is_ok() && gate.visible(&entry, Access::List)
+        };
+        let entries = entries.iter().filter(|e| visible(&e.name)).filter_map(|e| std::str::from_utf8(&e.name).ok());
+        let names: Vec<&str> = entries.collect();
+        let wanted = String::from_utf8_lossy(path.name());
+        let near = similar::get_close_matches(&*wanted, &names, 3, 0.6);
+        let near: Vec<String> = near.into_iter().map(|name| parent.join(name.as_bytes()).to_string()).collect();
+        if near.is_empty() {
+            return error;
+        }
+        let hint = format!("Did you mean `{}`?", near.join("` or `"));
+        error.hint(hint).details(serde_json::json!({"did_you_mean": near}))
     }
 
     fn require_file(&self, path: &SandboxPath, stat: &Stat, fd: impl AsFd) -> Result<(), ToolError> {

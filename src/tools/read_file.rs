@@ -105,7 +105,7 @@ impl BuiltIn for ReadFile {
             }
         }
         let (offset, limit) = (args.offset.unwrap_or(1), args.limit.unwrap_or(u64::MAX));
-        let file = call.sandbox().open_file(&path, call)?;
+        let file = call.sandbox().open_file(&path, call).map_err(|error| call.sandbox().suggest(error, &path, call))?;
         if file.size > WHOLE {
             return large(&path, &file, offset, limit, call);
         }
