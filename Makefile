@@ -1,14 +1,16 @@
 # demo [DIR=project]  the main job, on this repository or on another project
 # test                everything that must pass; what CI runs
 # check               the quick form, for every change
-# lint format dev bench clean
+# attack              the race tests at length: a million calls while another process exchanges names
+# bench bench-large   the release build against its goals
+# lint format dev clean
 #
 # Needs git, make, Python >= 3.11 and a Rust toolchain. The rest goes into .venv (tools, development build),
 # .venv-release (what `pip install .` makes, for bench), build and target; `make clean` removes all of it.
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: demo test check lint format dev bench clean
+.PHONY: demo test check attack lint format dev bench bench-large clean
 
 DIR ?= .
 
@@ -67,8 +69,14 @@ format: .venv/.tools
 
 dev: .venv/.built
 
+attack:
+	KGENT_ATTACK_OPERATIONS=1000000 cargo test --locked --release --test integration race
+
 bench: .venv-release/.installed
 	.venv-release/bin/python benches/bench.py
+
+bench-large: .venv-release/.installed
+	.venv-release/bin/python benches/bench.py large
 
 clean:
 	rm -rf .venv .venv-release build target python/kgent_tools/_core*.so
@@ -94,5 +102,5 @@ build/wheel/.built: .venv/.tools $(crate) $(package)
 
 .venv-release/.installed: export PYO3_PYTHON := $(CURDIR)/.venv-release/bin/python
 .venv-release/.installed: $(crate) $(package) | .venv-release/bin/python
-	.venv-release/bin/python -m pip install --quiet .
+	.venv-release/bin/python -m pip install --quiet . --group ripgrep
 	touch $@

@@ -1,19 +1,28 @@
-"""What governing costs: `make bench`. Medians over rounds in one process, each pair measured in turn, as ratios."""
+"""What governing costs: `make bench`. Medians over rounds in one process, each pair measured in turn, as ratios.
+
+`make bench-large` searches ten times as many files, for time and memory.
+"""
 
 import os
 import re
+import shutil
 import statistics
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tree import LITERAL, REGEX, make_tree
+
 import kgent_tools
 from kgent_tools import EffectivePermissionPolicy, RunContext, ToolDefinition, ToolRegistry, ToolResult, ToolsConfig
 
 ROUNDS = 60
+SLOW_ROUNDS = 9
 CONFIG = {"permissions": {"rules": [{"action": "read_file", "resource": "denied/**", "effect": "deny"}]}}
 TEXT = "".join(f"{n:04} the quick brown fox jumps over the lazy dog\n" for n in range(100))[:4095] + "\n"
 
@@ -28,15 +37,42 @@ def microseconds(call: Call, calls: int) -> float:
     return (time.perf_counter_ns() - start) / calls / 1000
 
 
-def compare(title: str, ours: Call, theirs: Call, goal: float | None, calls: int = 40) -> None:
-    """Prints both medians, their ratio, and what it should be."""
+def compare(
+    title: str, ours: Call, theirs: Call, goal: float | None, calls: int = 40, rounds: int = ROUNDS, scale: float = 1
+) -> None:
+    """Prints both medians, their ratio, and what it should be. `scale`: how much more ours does."""
     for warm_up in (ours, theirs):
-        microseconds(warm_up, 5)
-    pairs = [(microseconds(ours, calls), microseconds(theirs, calls)) for _ in range(ROUNDS)]
+        microseconds(warm_up, min(calls, 5))
+    pairs = [(microseconds(ours, calls) / scale, microseconds(theirs, calls)) for _ in range(rounds)]
     mine, other = (statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = mine / other
     verdict = "" if goal is None else f"{goal:5.2f}  {'met' if ratio <= goal else 'MISSED'}"
     print(f"{title:<58} {mine:>9.1f} {other:>9.1f} {ratio:>6.2f}  {verdict}", flush=True)
+
+
+def measure(title: str, mib: float, goal: float) -> None:
+    """Prints an amount of memory and what it should be."""
+    print(f"{title:<58} {mib:>9.2f} MiB {'':>12}  {goal:5.2f}  {'met' if mib < goal else 'MISSED'}", flush=True)
+
+
+def memory(field: str) -> float:
+    """What this process holds (VmRSS) or held at most (VmHWM), in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024
+
+
+def peak(call: Call) -> float:
+    """How much this process held at most during a call, in MiB."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    call()
+    return memory("VmHWM")
+
+
+def ripgrep(folder: Path, *args: str) -> int:
+    """A whole process of ripgrep on `folder`; how many lines it prints."""
+    command = shutil.which("rg", path=sysconfig.get_path("scripts")) or "rg"
+    done = subprocess.run([command, "--no-config", *args, "./"], cwd=folder, stdout=subprocess.PIPE, check=True)
+    return done.stdout.count(b"\n")
 
 
 def make_project(root: Path) -> None:
@@ -134,7 +170,7 @@ def main(root: Path) -> None:
             "list_files of 1,000 entries, against scandir and stat",
             lambda: list_files({"path": "many"}, context),
             lambda: python_list(many),
-            None,
+            0.7,
             calls=3,
         )
         compare(
@@ -144,7 +180,73 @@ def main(root: Path) -> None:
             None,
             calls=1,
         )
+        compare_large_file(project, lambda args: read(args, context))
+        compare_ripgrep(project, lambda args: grep(args, context), lambda args: handlers["glob_files"](args, context))
+
+
+Governed = Callable[[dict[str, Any]], Any]
+
+
+def compare_large_file(project: Path, read: Governed) -> None:
+    """The first line of 8 GiB, all but 1 MiB of them a hole, against that of 4 KiB."""
+    with (project / "d" / "large").open("wb") as file:
+        file.write(TEXT.encode() * 256)
+        file.truncate(8 << 30)
+
+    def first_line(path: str) -> Any:
+        return read({"path": path, "limit": 1}).data["content"]
+
+    assert first_line("d/large") == first_line("d/f") == TEXT.split("\n")[0] + "\n"
+    compare("first line of 8 GiB, against that of 4 KiB", lambda: first_line("d/large"), lambda: first_line("d/f"), 1.5)
+    before = memory("VmRSS")
+    measure("extra memory of that", peak(lambda: first_line("d/large")) - before, 1)
+
+
+def compare_ripgrep(project: Path, grep: Governed, glob: Governed) -> None:
+    """Search in 20,000 files, 236 MB, against ripgrep."""
+    tree = project / "large"
+    make_tree(tree, 20_000, 11_800)
+    for title, pattern in (("literal", LITERAL), ("regex", REGEX)):
+        args = {"path": "large", "pattern": pattern}
+        assert grep(args).data["count"] == ripgrep(tree, "-n", pattern)
+        compare(
+            f"grep_files in 20,000 files, {title}, against rg -n",
+            lambda args=args: grep(args),
+            lambda pattern=pattern: ripgrep(tree, "-n", pattern),
+            0.9,
+            calls=1,
+            rounds=SLOW_ROUNDS,
+        )
+    args = {"path": "large", "pattern": "*.rs"}
+    assert glob(args).data["total"] == ripgrep(tree, "--files", "-g", "*.rs")
+    compare(
+        "glob_files *.rs in 20,000 files, against rg --files -g",
+        lambda: glob(args),
+        lambda: ripgrep(tree, "--files", "-g", "*.rs"),
+        1.0,
+        calls=1,
+        rounds=SLOW_ROUNDS,
+    )
+
+
+def large(root: Path) -> None:
+    """Search in 200,000 files against search in 20,000 like them, a file."""
+    project = root / "project"
+    for name, files in (("some", 20_000), ("many", 200_000)):
+        make_tree(project / name, files, 2_000)
+    with RunContext.create(root / "runs", workspace=project) as context:
+        handlers: dict[str | None, Callable[..., Any]] = {
+            tool.name: tool.handler for tool in kgent_tools.build_toolsets(context)
+        }
+
+        def grep(path: str) -> Any:
+            return handlers["grep_files"]({"path": path, "pattern": LITERAL}, context).data["count"]
+
+        assert (grep("some"), grep("many")) == (40, 400)
+        print(f"{'of 200,000 files, against 20,000':<58} {'µs / 10':>9} {'µs':>9} {'ratio':>6}   goal")  # noqa: RUF001
+        compare("grep_files, a file", lambda: grep("many"), lambda: grep("some"), 1.2, 1, 7, scale=10)
+        measure("peak memory of the whole process", peak(lambda: grep("many")), 100)
 
 
 with tempfile.TemporaryDirectory() as folder:
-    main(Path(folder))
+    (large if sys.argv[1:] == ["large"] else main)(Path(folder))

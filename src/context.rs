@@ -122,10 +122,10 @@ struct Process {
     calls: Mutex<BTreeMap<u64, UnderWay>>,
 }
 
-/// A call under way: the caller's id, and the flag that stops it.
+/// A call under way: what the caller said of it, and the flag that stops it.
 #[derive(Debug)]
 struct UnderWay {
-    call_id: Option<String>,
+    info: Arc<CallInfo>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -134,6 +134,8 @@ struct UnderWay {
 pub struct RunContext {
     run: Arc<Run>,
     info: Arc<CallInfo>,
+    /// It stands for one call, not for the run.
+    one_call: bool,
 }
 
 impl RunContext {
@@ -227,13 +229,13 @@ impl RunContext {
             closed: AtomicBool::new(false),
             location: Scope::with_builtin()?,
         };
-        Ok((Self { run: Arc::new(run), info: Arc::default() }, alone))
+        Ok((Self { run: Arc::new(run), info: Arc::default(), one_call: false }, alone))
     }
 
     /// The same run with what belongs to one call.
     #[must_use]
     pub fn for_call(&self, info: CallInfo) -> Self {
-        Self { run: Arc::clone(&self.run), info: Arc::new(info.bounded()) }
+        Self { run: Arc::clone(&self.run), info: Arc::new(info.bounded()), one_call: true }
     }
 
     /// The run.
@@ -246,11 +248,14 @@ impl RunContext {
         &self.info
     }
 
-    /// Stops the calls under way in this process: all of them, or those of one caller's id. Later calls run.
+    /// Stops the calls under way in this process: all of them, or those of one caller's id. Later calls run. A context
+    /// that stands for one call stops no others.
     pub fn cancel(&self, call_id: Option<&str>) {
         let Ok(process) = self.run.process() else { return };
+        let call_id = call_id.map(|id| cut(id, MAX_ID_BYTES));
         for call in lock(&process.1.calls).values() {
-            if call_id.is_none() || call_id == call.call_id.as_deref() {
+            let own = !self.one_call || Arc::ptr_eq(&call.info, &self.info);
+            if own && (call_id.is_none() || call_id == call.info.call_id.as_deref()) {
                 call.cancelled.store(true, Ordering::Relaxed);
             }
         }
@@ -488,7 +493,7 @@ impl CallContext {
         let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
         let cancelled = Arc::new(AtomicBool::new(false));
         lock(&process.1.calls)
-            .insert(serial, UnderWay { call_id: context.info.call_id.clone(), cancelled: Arc::clone(&cancelled) });
+            .insert(serial, UnderWay { info: Arc::clone(&context.info), cancelled: Arc::clone(&cancelled) });
         let started = Instant::now();
         let limit = run.limits().timeout();
         let own = context.info.timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -609,7 +614,7 @@ impl CallContext {
             return Err(ToolError::new(Code::TooLarge, format!("{} bytes are over the file limit", bytes.len())));
         }
         let path = self.door(path, Access::Write)?;
-        self.sandbox().target(&path, self)?.commit(bytes, self)?;
+        self.sandbox().target(&path, self)?.commit(bytes, None, self)?;
         self.notes().bytes_out += bytes.len() as u64;
         Ok(())
     }

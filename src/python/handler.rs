@@ -16,7 +16,7 @@ use crate::context::{CallContext, Host, Interrupt};
 use crate::error::{Code, ToolError};
 use crate::registry::{Executor, Output, Prepared, Schema};
 use crate::result::Data;
-use crate::sandbox::{Access, SandboxPath};
+use crate::sandbox::{Access, Gate, SandboxPath};
 use crate::settle::internal;
 
 /// The thread that waits for a call: asked, it lets Python look for signals.
@@ -101,6 +101,10 @@ impl Job {
                 .hint("What it did stands. Ask for less.")
                 .details(serde_json::json!({"done": true}))),
                 Ok(answer) => self.output(&answer, call),
+                // A handler that was stopped may fail in any way.
+                Err(error) if error.is_instance_of::<PyException>(py) && call.cancelled() => {
+                    Err(call.checkpoint().err().unwrap_or_else(internal).cause(describe(py, &error)))
+                }
                 Err(error) => Err(failure(py, error, call)),
             }
         })

@@ -6,6 +6,7 @@
 //! is authorised, and that name is opened with links forbidden.
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the one opener")]
 
+mod attributes;
 pub(crate) mod dir;
 pub mod host;
 pub(crate) mod mount;
@@ -165,7 +166,7 @@ impl Sandbox {
         for path in frozen {
             frozen_real.push(mount::host_components(&std::fs::canonicalize(path).map_err(|e| fail(path, e))?));
         }
-        let mut pins = Vec::new();
+        let (mut pins, mut runs_pinned) = (Vec::new(), false);
         for mount in mounts.iter_mut().filter(|m| !m.spec.private) {
             if mount.real.starts_with(&runs_real) && mount.real.len() > runs_real.len() {
                 return Err(KgentError::Run(format!(
@@ -180,14 +181,16 @@ impl Sandbox {
                         mount.spec.name
                     )));
                 }
-                let start = mount.resolver.open(&mount.root, b"", OFlags::PATH).map_err(|e| fail(runs, e.into()))?;
-                let parts: Vec<Vec<u8>> = components(&rel).map(<[u8]>::to_vec).collect();
-                pins.extend(Pin::chain(start, &parts).map_err(|e| fail(runs, e.into()))?);
+                pins.extend(mount.pin(&rel).map_err(|e| fail(runs, e.into()))?);
+                runs_pinned = true;
                 mount.withheld.push(rel);
             }
             mount.frozen = frozen_real.iter().filter_map(|path| mount.beneath(path)).collect();
+            for rel in &mount.frozen {
+                pins.extend(mount.pin(rel).map_err(|e| fail(runs, e.into()))?);
+            }
         }
-        if pins.is_empty() {
+        if !runs_pinned {
             pins.extend(host::pin(runs).map_err(|e| fail(runs, e.into()))?);
         }
         let table = Arc::new(MountTable {

@@ -106,6 +106,13 @@ impl Mount {
         })
     }
 
+    /// Pins each component of a name beneath this mount's root.
+    pub(crate) fn pin(&self, rel: &[u8]) -> rustix::io::Result<Vec<Pin>> {
+        let start = self.resolver.open(&self.root, b"", OFlags::PATH)?;
+        let parts: Vec<Vec<u8>> = components(rel).map(<[u8]>::to_vec).collect();
+        Pin::chain(start, &parts)
+    }
+
     /// The name beneath this mount's root of a real host path, where it lies there.
     pub(crate) fn beneath(&self, real: &[Vec<u8>]) -> Option<Vec<u8>> {
         real.strip_prefix(self.real.as_slice()).map(|rest| rest.join(&b'/'))
@@ -137,14 +144,14 @@ pub(crate) struct Pin {
 }
 
 impl Pin {
-    /// Pins each component of `path` below `start`, a component-wise path without links.
+    /// Pins each component of `path` below `start`, a component-wise path without links; the last may be a file.
     pub(crate) fn chain(start: OwnedFd, path: &[Vec<u8>]) -> rustix::io::Result<Vec<Self>> {
         let mut pins = Vec::with_capacity(path.len());
         let mut dir = start;
         for name in path {
             let parent = Dir::new(dir);
             let component = Component::of(name)?;
-            dir = parent.open(component, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            dir = parent.open(component, OFlags::PATH, Mode::empty())?;
             let stat = fs::fstat(&dir)?;
             pins.push(Self {
                 parent,

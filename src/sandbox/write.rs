@@ -8,6 +8,7 @@ use arc_swap::ArcSwapOption;
 use rustix::fs::{self, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
+use super::attributes;
 use super::dir::{Component, Dir, Kind};
 use super::{Access, Gate, MAX_RETRIES, OpenFile, Sandbox, SandboxPath, components, explain, host, size, unsteady};
 use crate::error::{Code, ToolError};
@@ -122,6 +123,13 @@ impl Sandbox {
                 Err(errno) => return Err(explain(path, errno)),
             };
             let mut target = Target { sandbox: self, dir, path: real.clone(), current: None, made, committed: false };
+            if target.is_in_repository() {
+                return Err(ToolError::new(
+                    Code::ReadOnly,
+                    format!("`{path}` cannot be written: it lies in a bare git repository"),
+                )
+                .hint("Write elsewhere, for example under `deliverables/`."));
+            }
             let dev = fs::fstat(&target.dir).map_err(|e| explain(path, e))?.st_dev;
             self.require_storage(&real, dev, &target.dir)?;
             lock(&target.dir, path, gate)?;
@@ -200,6 +208,32 @@ impl Target<'_> {
         Component::of(self.path.name())
     }
 
+    /// Whether a folder above it is a bare git repository, or the write would make its own folder one. Git runs what
+    /// such a folder's `config` and `hooks` say.
+    fn is_in_repository(&self) -> bool {
+        let has = |dir: &Dir, name: &[u8], kind: Kind| {
+            Component::of(name).and_then(|name| dir.look(name)).is_ok_and(|look| look.kind == kind)
+        };
+        let bare = |dir: &Dir, made: &[u8]| {
+            (made == b"HEAD" || has(dir, b"HEAD", Kind::File))
+                && (made == b"config" || has(dir, b"config", Kind::File))
+                && has(dir, b"objects", Kind::Directory)
+        };
+        if bare(&self.dir, self.path.name()) {
+            return true;
+        }
+        let Ok(mount) = self.sandbox.mount(&self.path) else { return false };
+        let mut above = self.path.parent();
+        while !above.rel().is_empty() {
+            above = above.parent();
+            let opened = mount.resolver.open(&mount.root, above.rel(), OFlags::PATH | OFlags::DIRECTORY);
+            if opened.is_ok_and(|fd| bare(&Dir::new(fd), b"")) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Looks at what is there now; a link is `ELOOP`.
     fn look(&mut self) -> rustix::io::Result<()> {
         self.current = match self.name().and_then(|name| self.dir.stat(name)) {
@@ -234,8 +268,9 @@ impl Target<'_> {
         Ok(Some(OpenFile { fd, size: size(&now), identity: (now.st_dev, now.st_ino), path: self.path.clone() }))
     }
 
-    /// Puts `bytes` at the name. Before the rename nothing has changed; after it everything has.
-    pub(crate) fn commit(mut self, bytes: &[u8], gate: &dyn Gate) -> Result<(), ToolError> {
+    /// Puts `bytes` at the name. Before the rename nothing has changed; after it everything has. With `decided_on`, the
+    /// content that the caller decided on, a file that holds anything else by then is left as it is: `stale`.
+    pub(crate) fn commit(mut self, bytes: &[u8], decided_on: Option<&[u8]>, gate: &dyn Gate) -> Result<(), ToolError> {
         let path = self.path.clone();
         let io = |doing: &'static str| {
             move |errno: Errno| match errno {
@@ -259,13 +294,10 @@ impl Target<'_> {
             }
         }
         if let Some(old) = &self.current {
-            let mine = fs::fstat(&fd).map_err(io.clone()("writing"))?;
-            if (mine.st_uid, mine.st_gid) != (old.st_uid, old.st_gid) {
-                let (uid, gid) = (fs::Uid::from_raw(old.st_uid), fs::Gid::from_raw(old.st_gid));
-                fs::fchown(&fd, Some(uid), Some(gid)).map_err(io.clone()("keeping the owner of"))?;
-            }
-            // After the owner: chown may drop bits. Never setuid, setgid or sticky.
-            fs::fchmod(&fd, Mode::from_raw_mode(old.st_mode & 0o777)).map_err(io.clone()("keeping the mode of"))?;
+            let reading =
+                self.name().and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
+            let from = reading.map_err(io.clone()("keeping the attributes of"))?;
+            attributes::keep(&from, old, &fd).map_err(|(doing, errno)| io.clone()(doing)(errno))?;
         }
         let power_safe = self.sandbox.constraints.power_safe;
         if power_safe {
@@ -273,18 +305,26 @@ impl Target<'_> {
         }
         let written = fs::fstat(&fd).map_err(io.clone()("writing"))?;
         gate.checkpoint()?;
-        let flags = if self.current.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let renamed = self.name().and_then(|to| self.dir.rename(Component::of(&temp.name)?, to, flags));
-        match renamed {
-            Ok(()) => temp.renamed = true,
-            Err(Errno::EXIST) => {
-                return Err(ToolError::new(
-                    Code::Stale,
-                    format!("`{}` was created by someone else meanwhile", self.path),
-                )
-                .hint("Read it, then decide again."));
+        let put = |flags| self.name().and_then(|to| self.dir.rename(Component::of(&temp.name)?, to, flags));
+        match (&self.current, decided_on) {
+            (None, _) => match put(RenameFlags::NOREPLACE) {
+                Ok(()) => temp.renamed = true,
+                Err(Errno::EXIST) => return Err(self.stale("was created by someone else meanwhile")),
+                Err(errno) => return Err(io("writing")(errno)),
+            },
+            (Some(_), None) => {
+                put(RenameFlags::empty()).map_err(io.clone()("writing"))?;
+                temp.renamed = true;
             }
-            Err(errno) => return Err(io("writing")(errno)),
+            // Writers that do not take our lock are seen by what they put in between: the file that is displaced must
+            // be the one that the caller decided on, else it goes back.
+            (Some(old), Some(content)) => {
+                put(RenameFlags::EXCHANGE).map_err(io.clone()("writing"))?;
+                if !self.displaced(&temp, old, content) {
+                    put(RenameFlags::EXCHANGE).map_err(io.clone()("putting back"))?;
+                    return Err(self.stale("was changed by someone else meanwhile"));
+                }
+            }
         }
         drop(temp);
         self.committed = true;
@@ -292,6 +332,24 @@ impl Target<'_> {
             fs::fsync(&self.dir).map_err(|e| ToolError::io(&self.path.to_string(), "syncing the directory of", e))?;
         }
         self.confirm(&written)
+    }
+
+    fn stale(&self, what: &str) -> ToolError {
+        ToolError::new(Code::Stale, format!("`{}` {what}", self.path)).hint("Read it, then decide again.")
+    }
+
+    /// Whether what an exchange put under the temporary name is the old file, with the content that was decided on.
+    fn displaced(&self, temp: &Temp<'_>, old: &Stat, content: &[u8]) -> bool {
+        let opened = Component::of(&temp.name)
+            .and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
+        let Ok(fd) = opened else { return false };
+        let Ok(stat) = fs::fstat(&fd) else { return false };
+        if (stat.st_dev, stat.st_ino) != (old.st_dev, old.st_ino) {
+            return false;
+        }
+        let identity = (stat.st_dev, stat.st_ino);
+        let file = OpenFile { fd, size: size(&stat), identity, path: self.path.clone() };
+        file.read_all(content.len() as u64).is_ok_and(|bytes| bytes == content)
     }
 
     /// The name, looked up anew from the mount's root, must lead to what was written: its parent may have been moved.

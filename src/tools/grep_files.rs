@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use grep_matcher::Matcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
+use regex_syntax::hir::{Hir, HirKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,10 @@ const MAX_PROGRAM_BYTES: usize = 10 << 20;
 const MAX_CACHE_BYTES: usize = 8 << 20;
 /// How far into a line is searched in a file that is not read whole, in bytes.
 const MAX_SEARCHED_LINE: usize = 1 << 20;
+/// The weight of a pattern up to which files are read whole, and what is searched in one go with a heavier one, in bytes
+/// times weight: the engine looks at neither deadline nor cancellation.
+const LIGHT: usize = 64;
+const MAX_STEPS: usize = 32 << 20;
 /// The largest file that is read whole to be searched, in bytes.
 const MAX_WHOLE: u64 = 1 << 20;
 /// The most lines around a match.
@@ -149,7 +154,7 @@ impl BuiltIn for GrepFiles {
             cap: call.limits().max_results,
             line_bytes: call.limits().max_line_bytes,
         };
-        let search = Search { matcher: &matcher, options, call, stop: AtomicBool::new(false) };
+        let search = Search { matcher: &matcher, reach: reach(&args), options, call, stop: AtomicBool::new(false) };
         let walk_options = WalkOptions {
             hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
@@ -199,6 +204,8 @@ fn compile(args: &Args) -> Result<RegexMatcher, ToolError> {
     RegexMatcherBuilder::new()
         .fixed_strings(literal)
         .case_insensitive(args.ignore_case.unwrap_or(false))
+        // Of a whole text `^` and `$` mean each line's; the engine then need not take the lines one by one.
+        .multi_line(true)
         .line_terminator(Some(b'\n'))
         .size_limit(MAX_PROGRAM_BYTES)
         .dfa_size_limit(MAX_CACHE_BYTES)
@@ -210,6 +217,32 @@ fn compile(args: &Args) -> Result<RegexMatcher, ToolError> {
             )
             .hint("Look-around and back-references are not supported; pass literal=true to search for plain text.")
         })
+}
+
+/// How much is searched in one go, and of a line at all, in bytes: less with a pattern whose every byte costs more.
+fn reach(args: &Args) -> usize {
+    if args.literal.unwrap_or(false) {
+        return MAX_SEARCHED_LINE;
+    }
+    let parsed = regex_syntax::ParserBuilder::new().utf8(false).build().parse(&args.pattern);
+    match parsed.map_or(1, |hir| weight(&hir)) {
+        ..=LIGHT => MAX_SEARCHED_LINE,
+        weight => (MAX_STEPS / weight).clamp(1024, MAX_SEARCHED_LINE),
+    }
+}
+
+/// About how many places of the pattern a search can be in at once.
+fn weight(hir: &Hir) -> usize {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Look(_) => 1,
+        HirKind::Class(class) => class.maximum_len().unwrap_or(1),
+        HirKind::Repetition(repeated) => {
+            let times = repeated.max.unwrap_or(repeated.min).max(1);
+            weight(&repeated.sub).saturating_mul(usize::try_from(times).unwrap_or(usize::MAX))
+        }
+        HirKind::Capture(group) => weight(&group.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().map(weight).fold(0, usize::saturating_add),
+    }
 }
 
 /// What is wrong with a pattern that does not compile, and where.
@@ -225,6 +258,8 @@ fn explain(pattern: &str, error: &grep_regex::Error) -> String {
 
 struct Search<'a> {
     matcher: &'a RegexMatcher,
+    /// How much is searched in one go, in bytes.
+    reach: usize,
     options: Options,
     call: &'a CallContext,
     stop: AtomicBool,
@@ -416,7 +451,7 @@ impl Search<'_> {
         let mut reader =
             Checked { file, search: self, line: 0, dropping: false, cut_lines: 0, passed: 0, wide: false, nul: None };
         let Worker { searcher, buffer } = worker;
-        let done = if file.size <= MAX_WHOLE {
+        let done = if file.size <= MAX_WHOLE && self.reach == MAX_SEARCHED_LINE {
             self.call.poll().map_err(Failure::Call)?;
             file.read_into(buffer, MAX_WHOLE).map_err(|_| Failure::File("unreadable"))?;
             let wide = buffer.starts_with(b"\xff\xfe") || buffer.starts_with(b"\xfe\xff");
@@ -495,7 +530,8 @@ impl io::Read for Checked<'_> {
             if self.nul.is_some() {
                 return Ok(0);
             }
-            let read = self.file.read(buffer);
+            let room = buffer.len().min(self.search.reach);
+            let read = self.file.read(buffer.get_mut(..room).unwrap_or_default());
             let mut count = read.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.message))?;
             let mut bytes = buffer.get(..count).unwrap_or_default();
             if self.passed == 0 {
@@ -516,7 +552,7 @@ impl io::Read for Checked<'_> {
                 Some(at) => self.line = count - at - 1,
                 None => self.line += count,
             }
-            if self.line > MAX_SEARCHED_LINE {
+            if self.line > self.search.reach {
                 self.dropping = true;
                 self.cut_lines += 1;
                 self.line = 0;

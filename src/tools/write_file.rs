@@ -85,7 +85,8 @@ impl BuiltIn for WriteFile {
         }
         let created = readable.then(|| !target.exists());
         let shown = target.path.to_string();
-        target.commit(content, call)?;
+        let decided_on = args.expected_hash.as_ref().and(old.as_deref());
+        target.commit(content, decided_on, call)?;
         call.notes().bytes_in = content.len() as u64;
         let diff = old.as_deref().and_then(|old| diff(&shown, old, &args.content));
         let verb = match created {

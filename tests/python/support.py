@@ -84,7 +84,7 @@ class Box:
     def __init__(
         self,
         root: Path,
-        config: dict[str, Any] | None = None,
+        config: dict[str, Any] | ToolsConfig | None = None,
         *,
         workspace: str = "ws",
         runs: str = "runs",
@@ -100,9 +100,8 @@ class Box:
             folder.mkdir(exist_ok=True)
         for folder in (self.outside, root / "ws-evil"):
             (folder / "secret").write_text("TOPSECRET\n", encoding="utf-8")
-        self.context = RunContext.create(
-            self.runs, workspace=self.ws, mounts=dict(mounts or {}), config=ToolsConfig.from_dict(config or {})
-        )
+        settings = config if isinstance(config, ToolsConfig) else ToolsConfig.from_dict(config or {})
+        self.context = RunContext.create(self.runs, workspace=self.ws, mounts=dict(mounts or {}), config=settings)
         self.policy = EffectivePermissionPolicy.merge(context=self.context, runtime=list(runtime), skills=list(skills))
         self.tools = self.bind(self.policy)
         self.log_was_harmed = False

@@ -7,6 +7,7 @@
 - `glob_files` gives links too, which a model may want to read; `rg --files` leaves them out. Neither enters them.
 - The text of a file ends at its first NUL byte, however it is read, and where that is is said. ripgrep gives up the
   block that holds it, so that what it finds before depends on the size of its buffer.
+- A rule that is a lone `!` says nothing, as in git; ripgrep 15.1 takes it for `!*`.
 - Ignore files that are links, `.rgignore`, and a `.git` that is a file are not followed: they lead out of the sandbox.
 
 UTF-16 with a byte order mark is no difference: both decode it.
@@ -61,7 +62,12 @@ def rg(root: Path, *args: str) -> bytes:
 
 
 def as_rg(flags: dict[str, Any]) -> list[str]:
-    names = {"hidden": "--hidden", "ignored": "--no-ignore", "ignore_case": "--ignore-case", "literal": "--fixed-strings"}
+    names = {
+        "hidden": "--hidden",
+        "ignored": "--no-ignore",
+        "ignore_case": "--ignore-case",
+        "literal": "--fixed-strings",
+    }
     return [names[name] for name, value in flags.items() if name in names and value]
 
 
@@ -339,9 +345,11 @@ def test_same_lines_in_texts_of_every_kind(tmp_path: Path) -> None:
 
 
 NAMES = st.sampled_from(["a", "b", "x.py", "y.rs", ".h", "a b", "build", "#x", "!y", "z.PY", "\u00e9"])
-RULE_PARTS = st.sampled_from(["a", "b", "x.py", "y.rs", ".h", "a b", "build", "*", "*.py", "?", "[ab]", "**", "{a,b}", "x*"])
+RULE_PARTS = st.sampled_from(
+    ["a", "b", "x.py", "y.rs", ".h", "a b", "build", "*", "*.py", "?", "[ab]", "**", "{a,b}", "x*"]
+)
 ENDS = ["", "", "", "/", " ", "\\ ", "\r", "/**"]
-ODD_RULES = ["", "#x", r"\#x", r"\!y", "!", "/", "**", "/**", "!*", "!*/", "**/", "[", "a//b", r"a\ b", "*/*", "!/a/", "./a"]
+ODD_RULES = ["", "#x", r"\#x", r"\!y", "/", "**", "/**", "!*", "!*/", "**/", "[", "a//b", r"a\ b", "*/*", "!/a/", "./a"]
 RULES = st.one_of(
     st.sampled_from(ODD_RULES),
     st.builds(
@@ -380,7 +388,11 @@ def check_trees(examples: int) -> None:
         numbers = iter(range(1_000_000))
 
         @settings(
-            max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         )
         @given(TREES, st.one_of(st.none(), RULE_FILES), st.sampled_from(FLAGS))
         def check(node: dict[str, Any], exclude: str | None, flags: dict[str, Any]) -> None:
@@ -412,7 +424,7 @@ def test_same_files_under_generated_ignore_files() -> None:
 
 @pytest.mark.slow
 def test_same_files_under_generated_ignore_files_at_length() -> None:
-    check_trees(500)
+    check_trees(250)
 
 
 def names_of(found: Iterable[bytes]) -> list[str]:
