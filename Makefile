@@ -48,7 +48,7 @@ check: .venv/.built
 	$(bin)/ruff format --check --quiet
 	$(bin)/ruff check --quiet
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
-	cargo test --quiet
+	cargo test --quiet -- --skip race::
 	$(bin)/python -m pytest --quiet -m "not slow"
 
 lint: .venv/.built

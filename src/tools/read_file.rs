@@ -290,13 +290,17 @@ fn large(
     call: &CallContext,
 ) -> Result<Output, ToolError> {
     let room = call.limits().max_output_bytes.max(64 * 1024) + call.limits().max_line_bytes;
-    let mut buffer = vec![0; 64 * 1024];
+    // A first small part answers for the beginning of a file; then larger ones.
+    let mut buffer = vec![0; 8 * 1024];
     let mut kept: Vec<u8> = Vec::new();
-    let (mut line, mut read, mut whole) = (1, 0, false);
+    let (mut line, mut read, mut after, mut whole) = (1, 0, 0, false);
     let mut first = true;
     // Lines before the window are passed over; from its first byte on, all is kept until it is surely enough.
     'read: loop {
         call.poll()?;
+        if read > 0 {
+            buffer.resize(64 * 1024, 0);
+        }
         let count = file.read(&mut buffer)?;
         read += count as u64;
         let mut chunk = buffer.get(..count).unwrap_or_default();
@@ -341,12 +345,18 @@ fn large(
             line += 1;
         }
         kept.extend_from_slice(chunk);
-        let enough = usize::try_from(limit).unwrap_or(usize::MAX);
-        if kept.len() > room || memchr::memchr_iter(b'\n', &kept).take(enough).count() >= enough {
+        // What comes after the last line that was asked for is not looked at.
+        let last = usize::try_from(limit - 1).ok().and_then(|last| memchr::memchr_iter(b'\n', &kept).nth(last));
+        if let Some(at) = last {
+            after = (kept.len() - at - 1) as u64;
+            kept.truncate(at + 1);
+            break;
+        }
+        if kept.len() > room {
             break;
         }
     }
-    whole |= read >= file.size;
+    whole |= read - after >= file.size;
     call.notes().bytes_in = read;
     if whole && kept.is_empty() && offset > 1 {
         return Err(past_end(path, offset, line.saturating_sub(1)));

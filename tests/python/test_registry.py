@@ -382,6 +382,7 @@ def test_a_handler_cannot_change_what_is_recorded(box: Box) -> None:
     assert box.events[-2]["data"]["targets"] == [{"path": "a"}]
 
 
+@pytest.mark.slow
 def test_hostile_arguments_are_read_once(box: Box) -> None:
     """Objects that run code or change while they are read."""
 
