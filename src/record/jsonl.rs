@@ -87,7 +87,7 @@ impl Journal {
             let root = self.folder.root.open_here()?;
             let alone = mark_in_use(&root)?;
             let log = |sink: Sink| {
-                let file = LogFile::open(if sink == Sink::Events { &root } else { &logs }, sink.name())?;
+                let file = LogFile::hold(if sink == Sink::Events { &root } else { &logs }, sink.name())?;
                 let identity = file.look()?.identity;
                 Ok(Log { sink, file, identity, size: 0, seq: 0 })
             };

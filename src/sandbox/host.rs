@@ -145,7 +145,7 @@ pub(crate) struct LogFile(OwnedFd);
 
 impl LogFile {
     /// Opens `name` for appending and reading; makes it, 0600, where it is missing.
-    pub(crate) fn open(dir: &Dir, name: &str) -> Result<Self> {
+    pub(crate) fn hold(dir: &Dir, name: &str) -> Result<Self> {
         let name = Component::of(name.as_bytes())?;
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CREATE;
         dir.open(name, flags, Mode::from_raw_mode(0o600)).map(Self)
