@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -11,6 +12,8 @@ use super::dir::{Component, Dir, Kind, Look};
 use super::mount::Pin;
 use crate::error::KgentError;
 
+/// How long another's exclusive lock on a run's folder is waited for.
+const MARK_WAIT: Duration = Duration::from_secs(5);
 /// The largest config file, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The folders of a run; files are 0600, folders 0700.
@@ -187,11 +190,14 @@ pub(crate) fn try_lock(dir: &Dir) -> Result<bool> {
 pub(crate) fn mark_in_use(root: &Dir) -> Result<bool> {
     let alone = try_lock(root)?;
     // Taken exclusively first, the lock is turned into a shared one; whoever comes after is not alone.
+    let start = Instant::now();
     loop {
         match fs::flock(root, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(alone),
-            // Somebody is between the two steps.
-            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            // Somebody is between the two steps; or a stranger holds the lock, who is not waited for for ever.
+            Err(Errno::WOULDBLOCK | Errno::INTR) if start.elapsed() < MARK_WAIT => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Err(errno) => return Err(errno),
         }
     }

@@ -525,6 +525,21 @@ def test_a_held_lock_is_not_waited_for_without_end(box: Box) -> None:
     assert box.tools["read_file"].handler({"path": "a"}, box.context).ok
 
 
+@pytest.mark.slow
+def test_a_run_folder_that_a_stranger_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with RunContext.create(tmp_path / "runs", "r") as context:
+        folder = context.run_dir
+    holder = os.open(folder, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    start = time.monotonic()
+    with pytest.raises(RunError, match="log files cannot be opened"):
+        RunContext.open(tmp_path / "runs", "r")
+    assert 4 < time.monotonic() - start < 8
+    os.close(holder)
+    RunContext.open(tmp_path / "runs", "r").close()
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     """The record does not fit: the call says so, no line is half written, and nothing is signalled to the process."""
 
