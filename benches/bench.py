@@ -50,6 +50,19 @@ def compare(
     print(f"{title:<58} {mine:>9.1f} {other:>9.1f} {ratio:>6.2f}  {verdict}", flush=True)
 
 
+def steps(calls: list[tuple[str, Call]]) -> None:
+    """Prints what calls cost that each go one room further than the one before, and the difference."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(ROUNDS):
+        for (_, call), found in zip(calls, times, strict=True):
+            found.append(microseconds(call, 40))
+    before = 0.0
+    for (title, _), found in zip(calls, times, strict=True):
+        median = statistics.median(found)
+        print(f"  {title:<56} {median:>9.1f} {median - before:>+9.1f}", flush=True)
+        before = median
+
+
 def measure(title: str, mib: float, goal: float) -> None:
     """Prints an amount of memory and what it should be."""
     print(f"{title:<58} {mib:>9.2f} MiB {'':>12}  {goal:5.2f}  {'met' if mib < goal else 'MISSED'}", flush=True)
@@ -144,6 +157,14 @@ def main(root: Path) -> None:
             with open(file, encoding="utf-8") as opened:
                 return opened.read()
 
+        (project / "d" / "empty").write_text("", encoding="utf-8")
+        step_calls: list[tuple[str, Call]] = [
+            ("refused arguments: look up, decode, record", lambda: read({"pth": "d/f"}, context)),
+            ("denied by name: and authorise", lambda: read({"path": "denied/f"}, context)),
+            ("an empty file: and open, execute", lambda: read({"path": "d/empty"}, context)),
+            ("4 KiB: and read, number, bound", governed_read),
+            ("4 KiB, `data` taken: and hash, convert", lambda: read({"path": "d/f"}, context).data),
+        ]
         assert governed_read().count("\n") >= python_read().count("\n") - 1
         assert len(grep({"path": "tree", "pattern": pattern}, context).data["matches"]) == len(
             python_grep(tree, pattern)
@@ -153,6 +174,8 @@ def main(root: Path) -> None:
         print(f"kgent_tools {kgent_tools.__version__}, Python {sys.version.split()[0]}, {ROUNDS} rounds\n")
         print(f"{'governed, against':<58} {'µs':>9} {'µs':>9} {'ratio':>6}   goal")  # noqa: RUF001
         compare("read_file 4 KiB, against open().read()", governed_read, python_read, 1.0)
+        print("  of it, by calls that each go further:")
+        steps(step_calls)
         compare("no-op Python tool, against governed read_file", lambda: call_noop({}, context), governed_read, 0.7)
         compare(
             "read_file denied by name, against governed read_file",
