@@ -1,0 +1,399 @@
+//! [`CallContext`]: what a tool gets of a run for one call.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use super::{CallInfo, Host, Interrupt, MAX_ID_BYTES, Process, Run, RunContext, UnderWay, host_error, lock};
+use crate::config::Limits;
+use crate::error::{Code, KgentError, Status, ToolError};
+use crate::output::artifact;
+use crate::output::bound::cut;
+use crate::permission::{Capability, Effect, Layer, Policy, Resource};
+use crate::record::call_record::PermissionNote;
+use crate::sandbox::walk::{Hidden, Listed, Walk, WalkOptions};
+use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
+
+/// How often the waiting side asks the host whether it was interrupted, in milliseconds.
+const POLL_MS: u64 = 50;
+
+/// What a call has left for its record so far.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub(crate) permission: Option<PermissionNote>,
+    pub(crate) artifacts: Vec<String>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) truncated: bool,
+    pub(crate) interrupt: Option<Interrupt>,
+}
+
+/// What a tool gets for one call: controlled doors, and when to stop. It grants, cancels and registers nothing, and
+/// its doors close when the call has ended.
+#[derive(Clone)]
+pub struct CallContext(Arc<Call>);
+
+pub(crate) struct Call {
+    pub(crate) run: Arc<Run>,
+    pub(crate) info: Arc<CallInfo>,
+    pub(crate) id: String,
+    /// The caller's id, free of secrets.
+    pub(crate) logged_call_id: Option<String>,
+    serial: u64,
+    process: Arc<(i32, Process)>,
+    policy: Option<Arc<Policy>>,
+    action: Box<str>,
+    started: Instant,
+    deadline: Instant,
+    cancelled: Arc<AtomicBool>,
+    over: AtomicBool,
+    caller: ThreadId,
+    host: Arc<dyn Host>,
+    /// When the host was last asked, in milliseconds after the start.
+    polled_ms: AtomicU64,
+    notes: Mutex<Notes>,
+}
+
+impl std::fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallContext").field("id", &self.0.id).finish_non_exhaustive()
+    }
+}
+
+impl CallContext {
+    /// Begins a call of a tool with this action, under this policy; the pinned names must still hold.
+    pub(crate) fn begin(
+        context: &RunContext,
+        policy: Option<&Arc<Policy>>,
+        action: &str,
+        host: Arc<dyn Host>,
+    ) -> Result<Self, KgentError> {
+        let run = Arc::clone(&context.run);
+        let process = run.process().map_err(|e| host_error(&e))?;
+        let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
+        let cancelled = Arc::new(AtomicBool::new(false));
+        lock(&process.1.calls)
+            .insert(serial, UnderWay { info: Arc::clone(&context.info), cancelled: Arc::clone(&cancelled) });
+        let started = Instant::now();
+        let limit = run.limits().timeout();
+        let own = context.info.timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let mut id = String::with_capacity(24);
+        id.push('c');
+        push_hex(&mut id, process.1.prefix, 16);
+        id.push('-');
+        id.push_str(itoa::Buffer::new().format(serial));
+        Ok(Self(Arc::new(Call {
+            logged_call_id: context.info.call_id.as_deref().map(|id| run.redactor.text(id).into_owned()),
+            info: Arc::clone(&context.info),
+            id,
+            serial,
+            process,
+            policy: policy.cloned(),
+            action: action.into(),
+            started,
+            deadline: started + own.map_or(limit, |own| own.min(limit)),
+            cancelled,
+            over: AtomicBool::new(false),
+            caller: std::thread::current().id(),
+            host,
+            polled_ms: AtomicU64::new(0),
+            notes: Mutex::default(),
+            run,
+        })))
+    }
+
+    /// Ends the call: its doors are closed from now on.
+    pub(crate) fn end(&self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        lock(&self.0.process.1.calls).remove(&self.0.serial);
+    }
+
+    pub(crate) fn call(&self) -> &Call {
+        &self.0
+    }
+
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.0.notes)
+    }
+
+    /// The run that it belongs to.
+    pub fn run_id(&self) -> &str {
+        &self.0.run.id
+    }
+
+    /// What the caller said of it.
+    pub fn info(&self) -> &CallInfo {
+        &self.0.info
+    }
+
+    /// Leaves what stopped the call from outside, for the host to get back after the record.
+    pub fn interrupt(&self, interrupt: Interrupt) {
+        self.notes().interrupt = Some(interrupt);
+    }
+
+    /// Our id of the call.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// The run's mounts.
+    pub(crate) fn sandbox(&self) -> &Sandbox {
+        &self.0.run.sandbox
+    }
+
+    /// The run's limits.
+    pub fn limits(&self) -> &Limits {
+        self.0.run.limits()
+    }
+
+    /// When the call's time is up.
+    pub fn deadline(&self) -> Instant {
+        self.0.deadline
+    }
+
+    /// How long the call has run.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+
+    /// Whether the call should stop: cancelled, or its time is up.
+    pub fn cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::Relaxed) || Instant::now() > self.0.deadline
+    }
+
+    /// Whether the policy allows `action` on `resource` (a sandbox path, or other text).
+    pub fn check(&self, action: &str, resource: &str) -> Result<Effect, ToolError> {
+        self.require_open()?;
+        let policy = self.policy()?;
+        let on_files = [Capability::FilesystemRead, Capability::FilesystemWrite, Capability::FilesystemDelete];
+        let capabilities = crate::permission::capabilities_of(action);
+        if !capabilities.is_empty() && !capabilities.iter().any(|c| on_files.contains(c)) {
+            return Ok(policy.decide(action, capabilities, &Resource::text(resource)).effect);
+        }
+        let path = self.sandbox().parse(resource)?;
+        let resource = Resource { mount: path.mount(), rel: path.rel() };
+        let decision = if action == "read_file" {
+            policy.decide_read(action, &resource)
+        } else {
+            policy.decide(action, &[], &resource)
+        };
+        Ok(decision.effect)
+    }
+
+    /// Reads a file of the sandbox, whole.
+    pub fn read_bytes(&self, path: &str) -> Result<Vec<u8>, ToolError> {
+        let path = self.door(path, Access::Read)?;
+        let bytes = self.sandbox().open_file(&path, self)?.read_all(self.limits().max_file_bytes)?;
+        self.notes().bytes_in += bytes.len() as u64;
+        Ok(bytes)
+    }
+
+    /// Writes a file of the sandbox, atomically.
+    pub fn write_bytes(&self, path: &str, bytes: &[u8]) -> Result<(), ToolError> {
+        if bytes.len() as u64 > self.limits().max_file_bytes {
+            return Err(ToolError::new(Code::TooLarge, format!("{} bytes are over the file limit", bytes.len())));
+        }
+        let path = self.door(path, Access::Write)?;
+        self.sandbox().target(&path, self)?.commit(bytes, None, self)?;
+        self.notes().bytes_out += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// What a path leads to: its type and size in bytes.
+    pub fn stat(&self, path: &str) -> Result<(crate::sandbox::Kind, u64), ToolError> {
+        let path = self.door(path, Access::List)?;
+        self.sandbox().stat(&path, self).map(|(kind, size, _)| (kind, size))
+    }
+
+    /// The entries of a folder, in the order of their names: path, type, and size in bytes of a file.
+    pub fn list(&self, path: &str) -> Result<Vec<Listed>, ToolError> {
+        let path = self.door(path, Access::List)?;
+        let (dir, real) = self.sandbox().open_dir(&path, self)?;
+        let options = WalkOptions {
+            hidden: Hidden::All,
+            ignored: true,
+            depth: 1,
+            max_entries: self.limits().max_scan_files,
+            access: Access::List,
+        };
+        let mut walk = Walk::new(self.sandbox(), self, dir, &real, options)?;
+        let mut entries = Vec::new();
+        while let Some(found) = walk.next()? {
+            entries.push(Listed::new(&found));
+        }
+        Ok(entries)
+    }
+
+    /// Stores bytes as an artifact of this call; answers its sandbox path.
+    pub fn save_artifact(&self, name: &str, bytes: &[u8]) -> Result<String, ToolError> {
+        self.require_open()?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        if !(1..=100).contains(&name.len()) || !name.bytes().all(plain) || name.starts_with('.') {
+            return Err(ToolError::new(Code::InvalidArgs, format!("the artifact name {name:?} cannot be used"))
+                .hint("Use 1 to 100 letters, digits, `.`, `_` or `-`."));
+        }
+        self.store(&format!("{}-{name}", self.0.id), bytes)
+    }
+
+    pub(crate) fn store(&self, name: &str, bytes: &[u8]) -> Result<String, ToolError> {
+        let folder = self.0.run.journal.folder().folder("artifacts");
+        let folder = folder.map_err(|e| ToolError::io("artifacts", "opening", e))?;
+        let path = artifact::store(&folder, name, bytes)?;
+        self.notes().artifacts.push(path.clone());
+        Ok(path)
+    }
+
+    /// Parses and authorises a name that a handler asks for.
+    fn door(&self, path: &str, access: Access) -> Result<SandboxPath, ToolError> {
+        self.require_open()?;
+        self.checkpoint()?;
+        let path = self.sandbox().parse(path)?;
+        self.authorise(&path, access)?;
+        Ok(path)
+    }
+
+    fn require_open(&self) -> Result<(), ToolError> {
+        if self.0.over.load(Ordering::Relaxed) {
+            return Err(ToolError::new(Code::Cancelled, "the call has ended: its context does nothing any more"));
+        }
+        Ok(())
+    }
+
+    /// What the sandbox and the policy say of a requested name, before any system call on it.
+    pub(crate) fn authorise(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        self.sandbox().guard(path, access).inspect_err(|error| self.note_refusal(&path.to_string(), error))?;
+        self.permit(path, access)
+    }
+
+    /// A refusal by the sandbox itself, as the record shows it.
+    pub(crate) fn note_refusal(&self, resource: &str, error: &ToolError) {
+        if error.code.status() == Status::Blocked {
+            self.notes().permission = Some(PermissionNote {
+                action: self.0.action.to_string(),
+                resource: cut(resource, MAX_ID_BYTES).to_owned(),
+                effect: Effect::Deny.as_str(),
+                layer: Layer::Sandbox.as_str(),
+                rule: None,
+            });
+        }
+    }
+
+    /// What the policy says of a call that names no path: the resource is the tool itself.
+    pub(crate) fn authorise_tool(&self, tool: &str, capability: Option<Capability>) -> Result<(), ToolError> {
+        let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(tool));
+        self.notes().permission = Some(PermissionNote::new(&self.0.action, tool.to_owned(), &decision));
+        if decision.allowed() { Ok(()) } else { Err(decision.refusal(&self.0.action, tool)) }
+    }
+
+    fn policy(&self) -> Result<&Arc<Policy>, ToolError> {
+        self.0.policy.as_ref().ok_or_else(|| ToolError::new(Code::Denied, "no policy applies to the call"))
+    }
+
+    /// Asks the policy about one name; the first question of a call, or the one that refused it, is noted.
+    fn ask(&self, action: &str, capabilities: &[Capability], path: &SandboxPath) -> Result<(), ToolError> {
+        let policy = self.policy()?;
+        let decide = |path: &SandboxPath| {
+            let decision = policy.decide(action, capabilities, &Resource { mount: path.mount(), rel: path.rel() });
+            let allowed = decision.effect == Effect::Allow;
+            let mut notes = self.notes();
+            if !allowed || notes.permission.is_none() {
+                notes.permission = Some(PermissionNote::new(action, path.to_string(), &decision));
+            }
+            if allowed { Ok(()) } else { Err(decision.refusal(action, &path.to_string())) }
+        };
+        decide(path)?;
+        self.sandbox().aliases(path).try_for_each(|alias| decide(&alias))
+    }
+
+    fn questions(
+        &self,
+        path: &SandboxPath,
+        access: Access,
+        mut ask: impl FnMut(&str, &[Capability]) -> Result<(), ToolError>,
+    ) -> Result<(), ToolError> {
+        let capability = match access {
+            Access::Read | Access::List => Capability::FilesystemRead,
+            Access::Write => Capability::FilesystemWrite,
+        };
+        ask(&self.0.action, &[capability])?;
+        if access == Access::Read {
+            if &*self.0.action != "read_file" {
+                ask("read_file", &[Capability::FilesystemRead])?;
+            }
+            if crate::permission::is_secret(path.rel()) {
+                ask("read_secret", &[])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gate for CallContext {
+    fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        let external = self.sandbox().mounts().find(|m| m.name == path.mount()).is_some_and(|m| m.external);
+        if external {
+            let decision = self.policy()?.decide("external_directory", &[], &Resource::text(path.mount()));
+            if decision.effect != Effect::Allow {
+                self.notes().permission =
+                    Some(PermissionNote::new("external_directory", path.mount().to_owned(), &decision));
+                return Err(decision.refusal("external_directory", path.mount()));
+            }
+        }
+        self.questions(path, access, |action, capabilities| self.ask(action, capabilities, path))
+    }
+
+    fn visible(&self, path: &SandboxPath, access: Access) -> bool {
+        let Ok(policy) = self.policy() else { return false };
+        let allowed = |action: &str, capabilities: &[Capability]| {
+            let one = |p: &SandboxPath| {
+                policy.decide(action, capabilities, &Resource { mount: p.mount(), rel: p.rel() }).effect
+                    == Effect::Allow
+            };
+            if one(path) && self.sandbox().aliases(path).all(|alias| one(&alias)) {
+                return Ok(());
+            }
+            Err(ToolError::new(Code::Denied, String::new()))
+        };
+        self.questions(path, access, allowed).is_ok()
+    }
+
+    fn checkpoint(&self) -> Result<(), ToolError> {
+        let call = &*self.0;
+        if call.cancelled.load(Ordering::Relaxed) {
+            return Err(ToolError::new(Code::Cancelled, "the call was cancelled"));
+        }
+        let elapsed = call.started.elapsed();
+        if call.started + elapsed > call.deadline {
+            return Err(ToolError::new(
+                Code::Timeout,
+                format!("the call's time was up after {:.1} s", elapsed.as_secs_f64()),
+            )
+            .hint("Ask for less: a narrower path, a smaller window, a stricter pattern."));
+        }
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<(), ToolError> {
+        self.checkpoint()?;
+        let call = &*self.0;
+        let now = u64::try_from(call.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let due = now.saturating_sub(call.polled_ms.load(Ordering::Relaxed)) >= POLL_MS;
+        if due && std::thread::current().id() == call.caller {
+            call.polled_ms.store(now, Ordering::Relaxed);
+            if let Some(interrupt) = call.host.interrupted() {
+                self.notes().interrupt = Some(interrupt);
+                call.cancelled.store(true, Ordering::Relaxed);
+                return Err(ToolError::new(Code::Cancelled, "the call was interrupted"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn push_hex(out: &mut String, value: u64, digits: u32) {
+    for digit in (0..digits).rev() {
+        let nibble = (value >> (4 * digit)) & 0xf;
+        out.push(char::from_digit(u32::try_from(nibble).unwrap_or(0), 16).unwrap_or('0'));
+    }
+}
