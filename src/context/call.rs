@@ -10,7 +10,9 @@ use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::output::artifact;
 use crate::output::bound::cut;
-use crate::permission::{Capability, Effect, Layer, Policy, Resource};
+use crate::permission::{
+    Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
+};
 use crate::record::call_record::PermissionNote;
 use crate::sandbox::walk::{Hidden, Listed, Walk, WalkOptions};
 use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
@@ -290,72 +292,67 @@ impl CallContext {
         self.0.policy.as_ref().ok_or_else(|| ToolError::new(Code::Denied, "no policy applies to the call"))
     }
 
-    /// Asks the policy about one name; the first question of a call, or the one that refused it, is noted.
-    fn ask(&self, action: &str, capabilities: &[Capability], path: &SandboxPath) -> Result<(), ToolError> {
+    /// Asks the policy of every name that the object at `path` has, and of the user's own mount that a name lies in;
+    /// `take` gets each action, resource and answer, until it fails.
+    fn ask(
+        &self,
+        path: &SandboxPath,
+        access: Access,
+        mut take: impl FnMut(&str, &dyn std::fmt::Display, Decision<'_>) -> Result<(), ToolError>,
+    ) -> Result<(), ToolError> {
         let policy = self.policy()?;
-        let decide = |path: &SandboxPath| {
-            let decision = policy.decide(action, capabilities, &Resource { mount: path.mount(), rel: path.rel() });
-            let allowed = decision.effect == Effect::Allow;
-            let mut notes = self.notes();
-            if !allowed || notes.permission.is_none() {
-                notes.permission = Some(PermissionNote::new(action, path.to_string(), &decision));
+        let mut ask_of = |name: &SandboxPath| {
+            let mount = name.mount();
+            if self.sandbox().is_external(name) {
+                let decision = policy.decide(EXTERNAL_DIRECTORY, &[], &Resource::text(mount));
+                take(EXTERNAL_DIRECTORY, &mount, decision)?;
             }
-            if allowed { Ok(()) } else { Err(decision.refusal(action, &path.to_string())) }
+            let resource = Resource { mount, rel: name.rel() };
+            self.questions(name, access).try_for_each(|(action, capabilities)| {
+                take(action, name, policy.decide(action, capabilities, &resource))
+            })
         };
-        decide(path)?;
-        self.sandbox().aliases(path).try_for_each(|alias| decide(&alias))
+        ask_of(path)?;
+        self.sandbox().aliases(path).try_for_each(|alias| ask_of(&alias))
     }
 
+    /// What an access asks for: the tool's own action, and, where content is read, that of reading it.
     fn questions(
         &self,
         path: &SandboxPath,
         access: Access,
-        mut ask: impl FnMut(&str, &[Capability]) -> Result<(), ToolError>,
-    ) -> Result<(), ToolError> {
-        let capability = match access {
-            Access::Read | Access::List => Capability::FilesystemRead,
-            Access::Write => Capability::FilesystemWrite,
+    ) -> impl Iterator<Item = (&str, &'static [Capability])> + use<'_> {
+        let capabilities: &[Capability] = match access {
+            Access::Read | Access::List => &[Capability::FilesystemRead],
+            Access::Write => &[Capability::FilesystemWrite],
         };
-        ask(&self.0.action, &[capability])?;
-        if access == Access::Read {
-            if &*self.0.action != "read_file" {
-                ask("read_file", &[Capability::FilesystemRead])?;
-            }
-            if crate::permission::is_secret(path.rel()) {
-                ask("read_secret", &[])?;
-            }
-        }
-        Ok(())
+        let own = &*self.0.action;
+        let reads = access == Access::Read;
+        let read: Option<(&str, &'static [Capability])> =
+            (reads && own != "read_file").then_some(("read_file", &[Capability::FilesystemRead]));
+        let secret: Option<(&str, &'static [Capability])> =
+            (reads && is_secret(path.rel())).then_some((READ_SECRET, &[]));
+        std::iter::once((own, capabilities)).chain(read).chain(secret)
     }
 }
 
 impl Gate for CallContext {
     fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
-        let external = self.sandbox().mounts().find(|m| m.name == path.mount()).is_some_and(|m| m.external);
-        if external {
-            let decision = self.policy()?.decide("external_directory", &[], &Resource::text(path.mount()));
-            if decision.effect != Effect::Allow {
-                self.notes().permission =
-                    Some(PermissionNote::new("external_directory", path.mount().to_owned(), &decision));
-                return Err(decision.refusal("external_directory", path.mount()));
+        self.ask(path, access, |action, resource, decision| {
+            let mut notes = self.notes();
+            // Noted is the question that refused the call, else the first of its own.
+            if !decision.allowed() || notes.permission.is_none() && action != EXTERNAL_DIRECTORY {
+                notes.permission = Some(PermissionNote::new(action, resource.to_string(), &decision));
             }
-        }
-        self.questions(path, access, |action, capabilities| self.ask(action, capabilities, path))
+            if decision.allowed() { Ok(()) } else { Err(decision.refusal(action, &resource.to_string())) }
+        })
     }
 
     fn visible(&self, path: &SandboxPath, access: Access) -> bool {
-        let Ok(policy) = self.policy() else { return false };
-        let allowed = |action: &str, capabilities: &[Capability]| {
-            let one = |p: &SandboxPath| {
-                policy.decide(action, capabilities, &Resource { mount: p.mount(), rel: p.rel() }).effect
-                    == Effect::Allow
-            };
-            if one(path) && self.sandbox().aliases(path).all(|alias| one(&alias)) {
-                return Ok(());
-            }
-            Err(ToolError::new(Code::Denied, String::new()))
+        let seen = |_: &str, _: &dyn std::fmt::Display, decision: Decision<'_>| {
+            if decision.allowed() { Ok(()) } else { Err(ToolError::new(Code::Denied, String::new())) }
         };
-        self.questions(path, access, allowed).is_ok()
+        self.ask(path, access, seen).is_ok()
     }
 
     fn checkpoint(&self) -> Result<(), ToolError> {

@@ -10,6 +10,7 @@ mod attributes;
 pub(crate) mod dir;
 pub mod host;
 pub(crate) mod mount;
+mod overlap;
 pub(crate) mod path;
 mod resolver;
 pub(crate) mod walk;
@@ -25,7 +26,8 @@ use rustix::io::Errno;
 pub use self::dir::Kind;
 use self::dir::{Component, Dir};
 pub use self::mount::MountSpec;
-use self::mount::{Mount, Overlap, Pin};
+use self::mount::{Mount, Pin};
+use self::overlap::{KernelMounts, overlaps};
 pub use self::path::SandboxPath;
 use self::path::{MountTable, components};
 use crate::error::{Code, KgentError, ToolError};
@@ -159,33 +161,30 @@ impl Sandbox {
         frozen: &[std::path::PathBuf],
         constraints: Constraints,
     ) -> Result<Self, KgentError> {
-        let mut mounts = specs.into_iter().map(Mount::open).collect::<Result<Vec<_>, _>>()?;
+        let kernel = KernelMounts::read();
+        let opened = specs.into_iter().map(|spec| Mount::open(spec, &kernel));
+        let mut mounts = opened.collect::<Result<Vec<_>, _>>()?;
         let fail = |what: &std::path::Path, e: std::io::Error| KgentError::Run(format!("`{}`: {e}", what.display()));
-        let runs_real = mount::host_components(&std::fs::canonicalize(runs).map_err(|e| fail(runs, e))?);
-        let mut frozen_real = Vec::new();
-        for path in frozen {
-            frozen_real.push(mount::host_components(&std::fs::canonicalize(path).map_err(|e| fail(path, e))?));
-        }
+        let stored = |path: &std::path::Path| {
+            let real = std::fs::canonicalize(path).map_err(|e| fail(path, e))?;
+            Ok::<_, KgentError>(kernel.place(&mount::host_components(&real)))
+        };
+        let runs_stored = stored(runs)?;
+        let frozen_stored = frozen.iter().map(|path| stored(path)).collect::<Result<Vec<_>, _>>()?;
         let (mut pins, mut runs_pinned) = (Vec::new(), false);
         for mount in mounts.iter_mut().filter(|m| !m.spec.private) {
-            if mount.real.starts_with(&runs_real) && mount.real.len() > runs_real.len() {
+            mount.withheld = mount.names_within(&runs_stored).collect();
+            if mount.withheld.iter().any(Vec::is_empty) {
                 return Err(KgentError::Run(format!(
-                    "mount `{}`: it lies in the runs directory, which no tool may reach",
+                    "mount `{}`: it is the runs directory or lies in it, which no tool may reach",
                     mount.spec.name
                 )));
             }
-            if let Some(rel) = mount.beneath(&runs_real) {
-                if rel.is_empty() {
-                    return Err(KgentError::Run(format!(
-                        "mount `{}`: it is the runs directory, which no tool may reach",
-                        mount.spec.name
-                    )));
-                }
-                pins.extend(mount.pin(&rel).map_err(|e| fail(runs, e.into()))?);
+            mount.frozen = frozen_stored.iter().flat_map(|place| mount.names_within(place)).collect();
+            for rel in &mount.withheld {
+                pins.extend(mount.pin(rel).map_err(|e| fail(runs, e.into()))?);
                 runs_pinned = true;
-                mount.withheld.push(rel);
             }
-            mount.frozen = frozen_real.iter().filter_map(|path| mount.beneath(path)).collect();
             for rel in &mount.frozen {
                 pins.extend(mount.pin(rel).map_err(|e| fail(runs, e.into()))?);
             }
@@ -263,6 +262,11 @@ impl Sandbox {
         self.mounts.get(path.mount_index()).ok_or_else(|| {
             ToolError::new(Code::OutsideSandbox, format!("`{path}` names a mount that this run does not have"))
         })
+    }
+
+    /// Whether the name lies in a mount that the user added.
+    pub(crate) fn is_external(&self, path: &SandboxPath) -> bool {
+        self.mounts.get(path.mount_index()).is_some_and(|m| m.spec.external)
     }
 
     /// Fails where a pinned name no longer leads to what was pinned.
@@ -562,24 +566,6 @@ fn roots(index: usize, mount: &Mount) -> Vec<(usize, Vec<Vec<u8>>)> {
         roots.push((index, given));
     }
     roots
-}
-
-/// Where `mounts[index]` and others share objects, by their real paths. The run's own mounts are not reached through
-/// others and others not through them: the runs directory is withheld.
-fn overlaps(mounts: &[Mount], index: usize) -> Vec<Overlap> {
-    let Some(this) = mounts.get(index) else { return Vec::new() };
-    let mut found = Vec::new();
-    for (other_index, other) in mounts.iter().enumerate() {
-        if other_index == index || this.spec.private || other.spec.private {
-            continue;
-        }
-        if let Some(prepend) = other.beneath(&this.real) {
-            found.push(Overlap { mount: other_index, strip: Vec::new(), prepend });
-        } else if let Some(strip) = this.beneath(&other.real) {
-            found.push(Overlap { mount: other_index, strip, prepend: Vec::new() });
-        }
-    }
-    found
 }
 
 pub(crate) fn size(stat: &Stat) -> u64 {

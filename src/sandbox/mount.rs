@@ -8,6 +8,7 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dir::{Component, Dir, Watch};
+use super::overlap::{KernelMounts, Overlap, Part, Place};
 use super::path::components;
 use super::resolver::Resolver;
 use crate::error::{Code, KgentError, ToolError};
@@ -57,7 +58,9 @@ pub(crate) struct Mount {
     pub(crate) real: Vec<Vec<u8>>,
     pub(crate) resolver: Resolver,
     pub(crate) remote: bool,
-    /// The same objects under other mounts' names: this mount's `prefix` is that mount's root, or the other way round.
+    /// What it is put together from.
+    pub(crate) parts: Vec<Part>,
+    /// The other names of its objects.
     pub(crate) overlaps: Vec<Overlap>,
     /// Names beneath the root, each with its subtree, that no tool sees: the runs directory.
     pub(crate) withheld: Vec<Vec<u8>>,
@@ -65,18 +68,8 @@ pub(crate) struct Mount {
     pub(crate) frozen: Vec<Vec<u8>>,
 }
 
-/// How names of one mount become names of another that shares objects with it.
-#[derive(Debug)]
-pub(crate) struct Overlap {
-    pub(crate) mount: usize,
-    /// Removed from the front of a name here; a name without it is not in the other mount.
-    pub(crate) strip: Vec<u8>,
-    /// Put in front of it there.
-    pub(crate) prepend: Vec<u8>,
-}
-
 impl Mount {
-    pub(crate) fn open(spec: MountSpec) -> Result<Self, KgentError> {
+    pub(crate) fn open(spec: MountSpec, kernel: &KernelMounts) -> Result<Self, KgentError> {
         let shown = spec.host.display().to_string();
         let fail = |why: String| KgentError::Run(format!("mount `{}`: `{shown}` {why}", spec.name));
         let root = fs::open(&spec.host, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
@@ -91,12 +84,13 @@ impl Mount {
         if !STORAGE.contains(&magic) {
             return Err(fail("is not on a file system that stores files".into()));
         }
-        let real = std::fs::canonicalize(&spec.host).map_err(|e| fail(e.to_string()))?;
+        let real = host_components(&std::fs::canonicalize(&spec.host).map_err(|e| fail(e.to_string()))?);
         Ok(Self {
             resolver: Resolver::probe(&root),
             dev: stat.st_dev,
             ino: stat.st_ino,
-            real: host_components(&real),
+            parts: kernel.parts(&real),
+            real,
             remote: REMOTE.contains(&magic),
             overlaps: Vec::new(),
             withheld: Vec::new(),
@@ -113,9 +107,9 @@ impl Mount {
         Pin::chain(start, &parts)
     }
 
-    /// The name beneath this mount's root of a real host path, where it lies there.
-    pub(crate) fn beneath(&self, real: &[Vec<u8>]) -> Option<Vec<u8>> {
-        real.strip_prefix(self.real.as_slice()).map(|rest| rest.join(&b'/'))
+    /// The names beneath this mount's root under which everything is stored in `place`; the empty one is the root.
+    pub(crate) fn names_within(&self, place: &Place) -> impl Iterator<Item = Vec<u8>> {
+        self.parts.iter().filter_map(|part| part.name_within(place))
     }
 }
 

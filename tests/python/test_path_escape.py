@@ -1,8 +1,10 @@
 """No path that a model can write leads out of the mounts: cases C01 to C15, and their kinds."""
 
+import contextlib
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,16 @@ from pathlib import Path
 import pytest
 from support import Box, in_child, snapshot, text_of
 
-from kgent_tools import RunContext, RunError, ToolFailure, ToolResult, build_toolsets, resolve_sandbox_path
+from kgent_tools import (
+    PermissionRule,
+    RunContext,
+    RunError,
+    ToolFailure,
+    ToolResult,
+    ToolsConfig,
+    build_toolsets,
+    resolve_sandbox_path,
+)
 
 OUTSIDE_WORDS = ("TOPSECRET", "root:x:0")
 
@@ -497,6 +508,51 @@ def test_overlapping_mounts_take_the_strictest_mode(tmp_path: Path) -> None:
             assert box.code("write_file", path=path, content="x") == "read_only"
         assert snapshot(box.ws / "vendor").keys() == {"v"}
         assert box.read("workspace/vendor/v") == "v"
+
+
+@contextlib.contextmanager
+def bound(*pairs: tuple[Path, Path]) -> Iterator[None]:
+    """Bind mounts of the kernel: what the first names is seen under the second too."""
+    done: list[Path] = []
+    try:
+        for source, target in pairs:
+            target.mkdir(exist_ok=True)
+            if subprocess.run(["mount", "--bind", source, target], capture_output=True).returncode != 0:
+                pytest.skip("this process may not bind mounts")
+            done.append(target)
+        yield
+    finally:
+        for target in reversed(done):
+            subprocess.run(["umount", "--lazy", target], check=True)
+
+
+def test_bind_mounts_are_other_names_of_the_same_file(tmp_path: Path) -> None:
+    """Each name has the strictest mode and every deny of all the names (rule 4 of the threat model)."""
+    ws, docs = tmp_path / "ws", tmp_path / "docs"
+    (ws / "private").mkdir(parents=True)
+    (ws / "private/k").write_text("KEY", encoding="utf-8")
+    (ws / "vendor").mkdir()
+    (ws / "vendor/v").write_text("V", encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    (ws / "kgent.toml").touch()
+    config = ToolsConfig.from_file(ws / "kgent.toml")
+    pairs = [(ws / "private", ws / "open"), (ws / "vendor", docs), (tmp_path / "runs", ws / "r"), (ws, ws / "again")]
+    deny = [PermissionRule("*", "private/**", "deny"), PermissionRule("external_directory", "docs", "deny")]
+    with bound(*pairs), Box(tmp_path, mounts={"docs": (docs, "ro")}, runtime=deny, config=config) as box:
+        for path in ("private/k", "open/k", "again/private/k", "again/open/k"):
+            assert box.code("read_file", path=path) in {"denied", "not_found"}, path
+        for path in ("docs/v", "vendor/v", "again/vendor/v"):
+            assert box.code("read_file", path=path) == "denied", path
+            assert box.code("write_file", path=path, content="x") in {"denied", "read_only"}, path
+        for path in ("r", f"r/{box.context.run_id}/events.jsonl", f"again/r/{box.context.run_id}/events.jsonl"):
+            assert box.code("read_file", path=path) == "not_found", path
+            assert box.code("write_file", path=path, content="x") == "not_found", path
+        assert box.code("write_file", path="again/kgent.toml", content="x") == "read_only"
+        listed = box.ok("list_files", depth=9).data
+        assert listed is not None
+        shown = {entry["path"] for entry in listed["entries"]}
+        assert not {path for path in shown if path.endswith(("/k", "/v", ".jsonl")) or path.startswith(("r/", "docs"))}
+        assert box.text("grep_files", pattern="KEY|V").count("KEY") == 0
 
 
 def test_a_workspace_folder_with_a_mount_s_name(box: Box) -> None:
