@@ -3,10 +3,11 @@
 mod call;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use self::call::CallContext;
 use crate::config::{Limits, ToolsConfig};
@@ -14,6 +15,7 @@ use crate::error::{KgentError, ToolError};
 use crate::fork::PerProcess;
 use crate::output::bound::cut;
 use crate::permission::Pattern;
+use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::record::call_record::now;
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Sink};
@@ -25,6 +27,8 @@ use crate::settle;
 
 /// The longest caller's id that is kept, in bytes.
 const MAX_ID_BYTES: usize = 256;
+/// The most requests for approval that are kept.
+const MAX_REQUESTS: usize = 256;
 /// Mount names that belong to the run.
 const OWN_MOUNTS: &[&str] = &["workspace", "deliverables", "artifacts", "skills", "runs"];
 
@@ -77,6 +81,8 @@ pub struct CallInfo {
     pub span_id: Option<String>,
     /// The call's time, in seconds; at most the configured one.
     pub timeout_s: Option<f64>,
+    /// The host's approval of what the call asks for.
+    pub grant: Option<Arc<Grant>>,
 }
 
 impl CallInfo {
@@ -117,6 +123,8 @@ struct Process {
     counter: AtomicU64,
     /// The calls under way, by their number.
     calls: Mutex<BTreeMap<u64, UnderWay>>,
+    /// What the host was asked to approve last, with the caller's id of the call.
+    requests: Mutex<VecDeque<(String, ApprovalRequest)>>,
 }
 
 /// A call under way: what the caller said of it, and the flag that stops it.
@@ -149,7 +157,7 @@ impl RunContext {
             let context = Self::assemble(runs, &id, folder, options);
             match context {
                 Ok((context, _)) => {
-                    context.run.announce(EventType::RunCreated).map_err(|e| host_error(&e))?;
+                    context.run.announce(EventType::RunCreated, &serde_json::json!({})).map_err(|e| host_error(&e))?;
                     Ok(context)
                 }
                 Err(error) => {
@@ -258,12 +266,47 @@ impl RunContext {
         }
     }
 
+    /// Approves what a call asked for: the same call may be made with the grant, `once` or until `lifetime` is over.
+    ///
+    /// # Errors
+    /// [`KgentError::Policy`] for a request of another run; [`KgentError::Run`] where the grant cannot be put on record.
+    pub fn grant(&self, request: ApprovalRequest, once: bool, lifetime: Duration) -> Result<Arc<Grant>, KgentError> {
+        let run = &self.run;
+        if request.run_id != run.id {
+            return Err(KgentError::Policy(format!(
+                "the request belongs to run `{}`, not to `{}`",
+                cut(&request.run_id, MAX_ID_BYTES),
+                run.id
+            )));
+        }
+        let id = format!("g{:016x}{:016x}", random_number()?, random_number()?);
+        let grant = Grant::new(id, request, once, lifetime)
+            .ok_or_else(|| KgentError::Policy("the grant's time is too long".to_owned()))?;
+        let data = serde_json::json!({
+            "grant": grant.id,
+            "tool": run.redactor.text(&grant.request.tool),
+            "asks": run.redacted(&grant.request.asks),
+            "once": once,
+            "expires_s": lifetime.as_secs_f64(),
+        });
+        run.announce(EventType::PermissionGranted, &data).map_err(|e| host_error(&e))?;
+        Ok(Arc::new(grant))
+    }
+
+    /// What the call with this id of the caller's was last refused for, in this process, until the host approves it.
+    pub fn requested(&self, call_id: &str) -> Option<ApprovalRequest> {
+        let process = self.run.process().ok()?;
+        let requests = lock(&process.1.requests);
+        let found = requests.iter().rev().find(|(id, _)| id == cut(call_id, MAX_ID_BYTES));
+        found.map(|(_, request)| request.clone())
+    }
+
     /// Writes `run.closed` and lets go of the log files. A second time it does nothing.
     pub fn close(&self) -> Result<(), KgentError> {
         if self.run.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let announced = self.run.announce(EventType::RunClosed);
+        let announced = self.run.announce(EventType::RunClosed, &serde_json::json!({}));
         self.run.journal.close();
         announced.map_err(|e| host_error(&e))
     }
@@ -363,13 +406,35 @@ impl Run {
             let mut random = [0; 8];
             rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
                 .map_err(|e| ToolError::io("random numbers", "reading", e))?;
-            Ok(Process { prefix: u64::from_ne_bytes(random), counter: AtomicU64::new(0), calls: Mutex::default() })
+            Ok(Process {
+                prefix: u64::from_ne_bytes(random),
+                counter: AtomicU64::new(0),
+                calls: Mutex::default(),
+                requests: Mutex::default(),
+            })
         })
     }
 
-    fn announce(&self, kind: EventType) -> Result<(), ToolError> {
+    fn announce(&self, kind: EventType, data: &serde_json::Value) -> Result<(), ToolError> {
         let owner = Owner { run_id: &self.id, id: None, call_id: None };
-        self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, &serde_json::json!({})))])
+        self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, data))])
+    }
+
+    /// What is asked for, free of secrets, as events show it.
+    pub(crate) fn redacted(&self, asks: &[Ask]) -> Vec<serde_json::Value> {
+        let one = |ask: &Ask| serde_json::json!({"action": ask.action, "resource": self.redactor.text(&ask.resource)});
+        asks.iter().map(one).collect()
+    }
+
+    /// Keeps a request for [`RunContext::requested`].
+    pub(crate) fn keep_request(&self, call_id: &str, request: ApprovalRequest) {
+        let Ok(process) = self.process() else { return };
+        let mut requests = lock(&process.1.requests);
+        requests.retain(|(id, _)| id != call_id);
+        if requests.len() == MAX_REQUESTS {
+            requests.pop_front();
+        }
+        requests.push_back((call_id.to_owned(), request));
     }
 }
 
@@ -407,11 +472,15 @@ fn checked_id(id: &str) -> Result<&str, KgentError> {
 }
 
 fn new_id() -> Result<String, KgentError> {
-    let mut random = [0; 4];
+    let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
+    Ok(format!("{time}-{:08x}", random_number()? & 0xffff_ffff))
+}
+
+fn random_number() -> Result<u64, KgentError> {
+    let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| KgentError::Run(format!("no random numbers: {}", std::io::Error::from(e))))?;
-    let time = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
-    Ok(format!("{time}-{:08x}", u32::from_ne_bytes(random)))
+    Ok(u64::from_ne_bytes(random))
 }
 
 /// What can be seen to be wrong before anything is made.

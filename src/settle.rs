@@ -11,13 +11,14 @@ use crate::args;
 use crate::context::{CallContext, CallInfo, Host, Interrupt, Run, RunContext};
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::output::bound;
-use crate::record::call_record::{CallRecord, now};
+use crate::permission::grant::{self, ApprovalRequest, TargetState};
+use crate::record::call_record::{CallRecord, ShownPermission, now};
 use crate::record::event::{self, EventType, Owner};
 use crate::record::jsonl::Sink;
 use crate::registry::snapshot::check_mounts;
 use crate::registry::{Output, ToolDefinition};
 use crate::result::{Content, ToolResult, one_line};
-use crate::sandbox::{Gate, SandboxPath};
+use crate::sandbox::{Access, Gate, SandboxPath};
 
 /// How deep settle may run inside settle.
 const MAX_DEPTH: u32 = 16;
@@ -119,7 +120,9 @@ fn rooms(
     }
     let depth = Depth::enter()?;
     // 2 decode
-    let prepared = tool.definition().executor.prepare(args?)?;
+    let args = args?;
+    let asked = call.may_ask().then(|| args.clone());
+    let prepared = tool.definition().executor.prepare(args)?;
     facts.repairs = prepared.repairs;
     // 3 authorise: the requested names, before any system call on them
     run.sandbox.verify()?;
@@ -132,6 +135,11 @@ fn rooms(
     if prepared.targets.is_empty() {
         call.authorise_tool(facts.name, tool.capability())?;
     }
+    let approval = asked.map(|args| {
+        let accesses = prepared.targets.iter().map(|(_, access)| *access);
+        Approval { tool, args, targets: paths.iter().cloned().zip(accesses).collect() }
+    });
+    approval.as_ref().map_or(Ok(()), |approval| approval.settle(call))?;
     // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
     // 5 begin
     if tool.mutating() {
@@ -142,12 +150,80 @@ fn rooms(
     // 6 execute
     call.checkpoint()?;
     let execute = prepared.execute;
-    let output =
-        catch_unwind(AssertUnwindSafe(|| execute(paths, call))).unwrap_or_else(|panic| Err(panicked(&panic)))?;
+    let output = catch_unwind(AssertUnwindSafe(|| execute(paths, call))).unwrap_or_else(|panic| Err(panicked(&panic)));
+    let output = output.map_err(|error| match &approval {
+        Some(approval) => approval.complete(error, call),
+        None => error,
+    })?;
     drop(depth);
     // 7 encode: a declared output schema was checked by the executor, on its own value
     // 8 bound
     Ok(bounded(output, call))
+}
+
+/// A call as the host would approve it: what it asks for by now, and what the names that it was sent lead to.
+struct Approval<'a> {
+    tool: &'a ToolDefinition,
+    args: Value,
+    targets: Vec<(SandboxPath, Access)>,
+}
+
+impl Approval<'_> {
+    /// Goes on where nothing is asked, or the host has approved it; else the host must be asked.
+    fn settle(&self, call: &CallContext) -> Result<(), ToolError> {
+        let grant = call.info().grant.as_ref();
+        if grant.is_none() && call.notes().asks.is_empty() {
+            return Ok(());
+        }
+        let request = self.request(call)?;
+        if let Some(grant) = grant.filter(|grant| grant.answers(&request))
+            && call.approve(grant)?
+        {
+            return Ok(());
+        }
+        if request.asks.is_empty() { Ok(()) } else { Err(self.refuse(request, call)) }
+    }
+
+    /// The same failure of a call that met something to ask about only while it ran.
+    fn complete(&self, error: ToolError, call: &CallContext) -> ToolError {
+        if error.code != Code::ApprovalRequired || call.notes().asks.is_empty() {
+            return error;
+        }
+        self.request(call).map_or_else(|other| other, |request| self.refuse(request, call))
+    }
+
+    fn request(&self, call: &CallContext) -> Result<ApprovalRequest, ToolError> {
+        let mut targets = Vec::with_capacity(self.targets.len());
+        for (path, access) in &self.targets {
+            let real = call.sandbox().follow(path, *access)?;
+            if real != *path {
+                call.authorise_name(&real, *access)?;
+            }
+            let state = call.sandbox().state(&real, call.limits().max_file_bytes)?;
+            targets.push(TargetState { path: real.to_string(), state });
+        }
+        Ok(ApprovalRequest {
+            run_id: call.run_id().to_owned(),
+            tool: self.tool.name().unwrap_or_default().to_owned(),
+            tool_digest: self.tool.digest(),
+            arguments_digest: grant::digest(self.args.clone()),
+            asks: call.notes().asks.clone(),
+            targets,
+            preview: String::new(),
+            preview_omitted_bytes: 0,
+        })
+    }
+
+    fn refuse(&self, mut request: ApprovalRequest, call: &CallContext) -> ToolError {
+        let paths: Vec<SandboxPath> = self.targets.iter().map(|(path, _)| path.clone()).collect();
+        let preview = self.tool.definition().executor.preview(self.args.clone(), &paths, call);
+        request.show(&preview.unwrap_or_else(|| serde_json::to_string_pretty(&self.args).unwrap_or_default()));
+        let error = call.approval_required(&request);
+        if let Some(call_id) = &call.info().call_id {
+            call.call().run.keep_request(call_id, request);
+        }
+        error
+    }
 }
 
 /// `tool.started` is on record before anything is done.
@@ -273,10 +349,16 @@ fn record(
         Status::Failed | Status::Timeout | Status::Interrupted => EventType::ToolFailed,
     };
     let code = result.error.as_ref().map(|error| error.code.as_str());
-    let ended = EndedData { tool: bound::cut(facts.name, 64), status: status.as_str(), duration_us, code };
+    let blocked = notes.permission.as_ref().filter(|_| status == Status::Blocked);
+    let permission = blocked.map(|noted| noted.shown(&run.redactor));
+    let ended = EndedData { tool: bound::cut(facts.name, 64), status: status.as_str(), duration_us, code, permission };
     let mut lines = vec![(Sink::Tools, body)];
     for path in &notes.artifacts {
         lines.push((Sink::Events, event::event(&owner, &time, EventType::ArtifactCreated, &json!({"path": path}))));
+    }
+    if result.error.as_ref().is_some_and(|error| error.code == Code::ApprovalRequired) {
+        let data = json!({"tool": ended.tool, "asks": run.redacted(&notes.asks)});
+        lines.push((Sink::Events, event::event(&owner, &time, EventType::PermissionRequested, &data)));
     }
     lines.push((Sink::Events, event::event(&owner, &time, kind, &ended)));
     if let Some(error) = &result.error {
@@ -331,8 +413,13 @@ pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
     }
     .body(&run.redactor);
     let owner = Owner { run_id: run.id(), id: Some(id), call_id: info.call_id.as_deref() };
-    let ended =
-        EndedData { tool, status: Status::Interrupted.as_str(), duration_us: 0, code: Some(error.code.as_str()) };
+    let ended = EndedData {
+        tool,
+        status: Status::Interrupted.as_str(),
+        duration_us: 0,
+        code: Some(error.code.as_str()),
+        permission: None,
+    };
     let time = now();
     run.journal.append(&[
         (Sink::Tools, &body),
@@ -349,6 +436,9 @@ struct EndedData<'a> {
     duration_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
+    /// Whose word blocked the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permission: Option<ShownPermission<'a>>,
 }
 
 /// One level of settle inside settle, on this thread.

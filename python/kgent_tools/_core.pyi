@@ -14,6 +14,7 @@ __all__ = [
     "EffectivePermissionPolicy",
     "ErrorInfo",
     "FileContent",
+    "Grant",
     "KgentError",
     "PermissionResult",
     "PermissionRule",
@@ -287,14 +288,42 @@ class RunContext:
         agent: str | None = None,
         trace: tuple[str, str] | None = None,
         timeout_s: float | None = None,
+        grant: Grant | None = None,
     ) -> RunContext:
-        """The same run, with what belongs to one call and goes into its record; `trace` is a trace id and a span id."""
+        """The same run, with what belongs to one call and goes into its record; `trace` is a trace id and a span id.
+
+        `grant` is the host's approval of what the call was refused for.
+        """
+    def grant(self, request: ErrorInfo | _Json, *, once: bool = True, expires_s: float = 600.0) -> Grant:
+        """Approves what a refused call asked for, as the error `approval_required` or its `details` say it.
+
+        The grant lifts `ask` and never `deny`. It is bound to the run, the tool, the arguments, the resources and what each
+        target held: where one differs by the time of the call, the call is refused and asks again. It goes on record.
+
+        Args:
+            request: The error of the refused call, its `details`, or what `requested` returns.
+            once: Whether it is used up by one call, in whichever process.
+            expires_s: Seconds until it is void.
+
+        Raises:
+            PolicyError: The request is none, or belongs to another run.
+        """
+    def requested(self, call_id: str) -> _Json | None:
+        """What the call with this id was last refused for in this process, for `grant`."""
     def cancel(self, call_id: str | None = None) -> None:
         """Stops what is in flight, or just that call; later calls run."""
     def records(self) -> Iterator[_Json]:
         """The records of `logs/tools.jsonl`."""
     def events(self) -> Iterator[_Json]:
         """The events of `events.jsonl`."""
+
+@final
+class Grant:
+    """The host's approval of one request; `RunContext.grant` makes it, and it cannot be pickled."""
+
+    @property
+    def id(self) -> str:
+        """As the event `permission.granted` has it."""
 
 @final
 class CallContext:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import SchemaValidator
 
-    from kgent_tools import ErrorInfo, RunContext, ToolDefinition, ToolResult
+    from kgent_tools import ErrorInfo, Grant, RunContext, ToolDefinition, ToolResult
     from kgent_tools._core import ToolHandler
 
 __all__ = ["KgentToolset"]
@@ -111,20 +111,28 @@ async def _settle(
     ctx: AgentContext[Any],
 ) -> ToolResult:
     """One call, in a worker thread. When cancelled: stop it, wait for it, go on."""
-    call = context.for_call(
-        call_id=ctx.tool_call_id,
-        conversation_id=ctx.conversation_id or ctx.run_id,
-        step=ctx.run_step,
-        agent=_agent_name(ctx),
-        trace=_trace(),
-    )
-    work = asyncio.ensure_future(anyio.to_thread.run_sync(handler, args, call))
+    calls: list[RunContext] = []
+
+    def settle() -> ToolResult:
+        call = context.for_call(
+            call_id=ctx.tool_call_id,
+            conversation_id=ctx.conversation_id or ctx.run_id,
+            step=ctx.run_step,
+            agent=_agent_name(ctx),
+            trace=_trace(),
+            grant=_grant(context, ctx),
+        )
+        calls.append(call)
+        return handler(args, call)
+
+    work = asyncio.ensure_future(anyio.to_thread.run_sync(settle))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             while True:  # a call that had yet to start is stopped by the next round
-                call.cancel(ctx.tool_call_id)
+                for call in calls:
+                    call.cancel(ctx.tool_call_id)
                 if work.done():
                     break
                 with suppress(asyncio.CancelledError):
@@ -134,14 +142,24 @@ async def _settle(
         raise
 
 
+def _grant(context: RunContext, ctx: AgentContext[Any]) -> Grant | None:
+    """The approval of the call.
+
+    In the process that was asked it is enough to approve the call's id; in another one the host passes the metadata of
+    the request back: `DeferredToolResults(approvals=..., metadata=requests.metadata)`.
+    """
+    if not ctx.tool_call_approved or ctx.tool_call_id is None:
+        return None
+    request = ctx.tool_call_metadata or context.requested(ctx.tool_call_id)
+    return context.grant(request) if request else None
+
+
 def _failure(error: ErrorInfo, ctx: AgentContext[Any]) -> Exception:
     text = f"{error.message}\n{error.hint}" if error.hint else error.message
     if error.mendable and ctx.retry < ctx.max_retries:
         return ModelRetry(text)
     if error.code == "approval_required":
-        if not ctx.tool_call_approved:
-            return ApprovalRequired(metadata=error.details)
-        text = "the call was approved, but this version cannot act on an approval: nothing was done"
+        return ApprovalRequired(metadata=error.details)
     return ToolFailed(f"{error.code}: {text}")
 
 

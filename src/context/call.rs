@@ -1,7 +1,7 @@
 //! [`CallContext`]: what a tool gets of a run for one call.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::output::artifact;
 use crate::output::bound::cut;
+use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::permission::{
     Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
 };
@@ -29,6 +30,8 @@ pub(crate) struct Notes {
     pub(crate) bytes_out: u64,
     pub(crate) truncated: bool,
     pub(crate) interrupt: Option<Interrupt>,
+    /// What the policy asks the host about, of the names as sent and of what they lead to.
+    pub(crate) asks: Vec<Ask>,
 }
 
 /// What a tool gets for one call: controlled doors, and when to stop. It grants, cancels and registers nothing, and
@@ -55,6 +58,8 @@ pub(crate) struct Call {
     /// When the host was last asked, in milliseconds after the start.
     polled_ms: AtomicU64,
     notes: Mutex<Notes>,
+    /// The host's approval, once it was found to answer what the call asks for.
+    granted: OnceLock<Arc<Grant>>,
 }
 
 impl std::fmt::Debug for CallContext {
@@ -101,6 +106,7 @@ impl CallContext {
             host,
             polled_ms: AtomicU64::new(0),
             notes: Mutex::default(),
+            granted: OnceLock::new(),
             run,
         })))
     }
@@ -251,7 +257,8 @@ impl CallContext {
         self.require_open()?;
         self.checkpoint()?;
         let path = self.sandbox().parse(path)?;
-        self.authorise(&path, access)?;
+        self.sandbox().guard(&path, access).inspect_err(|error| self.note_refusal(&path.to_string(), error))?;
+        self.permit(&path, access)?;
         Ok(path)
     }
 
@@ -262,10 +269,91 @@ impl CallContext {
         Ok(())
     }
 
-    /// What the sandbox and the policy say of a requested name, before any system call on it.
+    /// What the sandbox and the policy say of a requested name, before any system call on it. What the host must be
+    /// asked is left in the notes.
     pub(crate) fn authorise(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
         self.sandbox().guard(path, access).inspect_err(|error| self.note_refusal(&path.to_string(), error))?;
-        self.permit(path, access)
+        self.authorise_name(path, access)
+    }
+
+    /// What the policy says of a name.
+    pub(crate) fn authorise_name(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        self.ask(path, access, |action, resource, decision| self.take(action, &resource.to_string(), &decision))
+    }
+
+    /// Whether the policy lets the content of the file at that link-free name be read, by whatever tool.
+    pub(crate) fn may_read(&self, path: &SandboxPath) -> bool {
+        let reads = |action: &str| matches!(action, "read_file" | READ_SECRET | EXTERNAL_DIRECTORY);
+        let read = |action: &str, _: &dyn std::fmt::Display, decision: Decision<'_>| {
+            if !reads(action) || decision.allowed() { Ok(()) } else { Err(decision.refusal(action, "")) }
+        };
+        self.ask(path, Access::Read, read).is_ok()
+    }
+
+    /// A refusal ends the call; what the host must be asked is collected.
+    fn take(&self, action: &str, resource: &str, decision: &Decision<'_>) -> Result<(), ToolError> {
+        self.note(action, resource, decision);
+        match decision.effect {
+            Effect::Allow => Ok(()),
+            Effect::Deny => Err(decision.refusal(action, resource)),
+            Effect::Ask => {
+                let ask = Ask { action: action.to_owned(), resource: resource.to_owned() };
+                let mut notes = self.notes();
+                if !notes.asks.contains(&ask) {
+                    notes.asks.push(ask);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Noted is the question that refused the call, else the strictest, else the first of its own.
+    fn note(&self, action: &str, resource: &str, decision: &Decision<'_>) {
+        let mut notes = self.notes();
+        let stricter = match (&notes.permission, decision.effect) {
+            (None, effect) => effect != Effect::Allow || action != EXTERNAL_DIRECTORY,
+            (Some(noted), Effect::Ask) => noted.effect == Effect::Allow.as_str(),
+            (Some(_), effect) => effect == Effect::Deny,
+        };
+        if stricter {
+            notes.permission = Some(PermissionNote::new(action, resource.to_owned(), decision));
+        }
+    }
+
+    /// Goes on with the host's approval. `false`: it was for one call, which was made already.
+    pub(crate) fn approve(&self, grant: &Arc<Grant>) -> Result<bool, ToolError> {
+        let folder = self.0.run.journal.folder();
+        let free = !grant.once || folder.claim(&grant.id).map_err(|e| ToolError::io("the grant", "using up", e))?;
+        if free {
+            let _ = self.0.granted.set(Arc::clone(grant));
+            if let Some(noted) = &mut self.notes().permission {
+                noted.effect = Effect::Allow.as_str();
+                noted.layer = Layer::Grant.as_str();
+            }
+        }
+        Ok(free)
+    }
+
+    /// Whether the host may have to be asked about something.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.0.policy.as_ref().is_some_and(|policy| policy.may_ask())
+    }
+
+    /// The refusal of a call that the host has not approved, with all that the host is asked.
+    pub(crate) fn approval_required(&self, request: &ApprovalRequest) -> ToolError {
+        let named: Vec<String> =
+            request.asks.iter().map(|ask| format!("`{}` on `{}`", ask.action, ask.resource)).collect();
+        let noted = self.notes().permission.as_ref().map(|noted| (noted.layer, noted.rule.clone()));
+        let (layer, rule) = noted.unzip();
+        ToolError::new(Code::ApprovalRequired, format!("{} needs the host's approval", named.join(", ")))
+            .hint("Ask for the approval and send the same call again once it is given, or go on without it.")
+            .details(serde_json::json!({
+                "layer": layer,
+                "rule": rule.flatten(),
+                "action": request.asks.first().map(|ask| &ask.action),
+                "resource": request.asks.first().map(|ask| &ask.resource),
+                "approval": request,
+            }))
     }
 
     /// A refusal by the sandbox itself, as the record shows it.
@@ -284,8 +372,7 @@ impl CallContext {
     /// What the policy says of a call that names no path: the resource is the tool itself.
     pub(crate) fn authorise_tool(&self, tool: &str, capability: Option<Capability>) -> Result<(), ToolError> {
         let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(tool));
-        self.notes().permission = Some(PermissionNote::new(&self.0.action, tool.to_owned(), &decision));
-        if decision.allowed() { Ok(()) } else { Err(decision.refusal(&self.0.action, tool)) }
+        self.take(&self.0.action, tool, &decision)
     }
 
     fn policy(&self) -> Result<&Arc<Policy>, ToolError> {
@@ -316,6 +403,16 @@ impl CallContext {
         self.sandbox().aliases(path).try_for_each(|alias| ask_of(&alias))
     }
 
+    /// The decision after the host's approval.
+    fn lifted<'p>(&self, action: &str, resource: &dyn std::fmt::Display, decision: Decision<'p>) -> Decision<'p> {
+        match self.0.granted.get() {
+            Some(grant) if decision.effect == Effect::Ask && grant.lifts(action, &resource.to_string()) => {
+                decision.granted()
+            }
+            _ => decision,
+        }
+    }
+
     /// What an access asks for: the tool's own action, and, where content is read, that of reading it.
     fn questions(
         &self,
@@ -338,21 +435,35 @@ impl CallContext {
 
 impl Gate for CallContext {
     fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError> {
+        let mut asked = None;
         self.ask(path, access, |action, resource, decision| {
-            let mut notes = self.notes();
-            // Noted is the question that refused the call, else the first of its own.
-            if !decision.allowed() || notes.permission.is_none() && action != EXTERNAL_DIRECTORY {
-                notes.permission = Some(PermissionNote::new(action, resource.to_string(), &decision));
+            let decision = self.lifted(action, resource, decision);
+            if decision.allowed() && self.notes().permission.is_some() {
+                return Ok(());
             }
-            if decision.allowed() { Ok(()) } else { Err(decision.refusal(action, &resource.to_string())) }
-        })
+            let resource = resource.to_string();
+            self.take(action, &resource, &decision)?;
+            if !decision.allowed() && asked.is_none() {
+                asked = Some(decision.refusal(action, &resource));
+            }
+            Ok(())
+        })?;
+        asked.map_or(Ok(()), Err)
     }
 
     fn visible(&self, path: &SandboxPath, access: Access) -> bool {
-        let seen = |_: &str, _: &dyn std::fmt::Display, decision: Decision<'_>| {
-            if decision.allowed() { Ok(()) } else { Err(ToolError::new(Code::Denied, String::new())) }
+        let seen = |action: &str, resource: &dyn std::fmt::Display, decision: Decision<'_>| {
+            if self.lifted(action, resource, decision).allowed() {
+                Ok(())
+            } else {
+                Err(ToolError::new(Code::Denied, String::new()))
+            }
         };
         self.ask(path, access, seen).is_ok()
+    }
+
+    fn approved_state(&self, path: &SandboxPath) -> Option<&str> {
+        self.0.granted.get().and_then(|grant| grant.state_of(&path.to_string()))
     }
 
     fn checkpoint(&self) -> Result<(), ToolError> {

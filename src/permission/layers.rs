@@ -242,6 +242,11 @@ impl Policy {
         self.decide(action, capabilities, &target).permission_result(action, resource)
     }
 
+    /// Whether any rule says `ask`.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.layers.iter().chain(&self.skills).flat_map(|ruled| &ruled.rules).any(|rule| rule.effect == Effect::Ask)
+    }
+
     /// The mounts that it was merged for, in the order given: a context with others must not use it.
     pub fn mounts(&self) -> &[String] {
         &self.mounts

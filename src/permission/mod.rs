@@ -5,6 +5,7 @@
 //! stricter than what holds without it. Nothing here opens a file: a decision needs the name and nothing else.
 
 mod decision;
+pub mod grant;
 mod layers;
 mod pattern;
 mod rule;

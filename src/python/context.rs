@@ -1,15 +1,18 @@
 //! `RunContext` and `SandboxPath`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::config::{PyToolsConfig, config_of};
-use super::convert::to_python;
-use super::exceptions::{RunError, tool_failure};
+use super::convert::{to_python, to_value};
+use super::exceptions::{PolicyError, RunError, tool_failure};
 use crate::context::{CallInfo, RunContext, RunLog, RunOptions};
+use crate::permission::grant::Grant;
 use crate::sandbox::SandboxPath;
 
 /// The host's handle on a run.
@@ -96,7 +99,8 @@ impl PyRunContext {
     }
 
     /// What belongs to one call: `trace` is a pair of hexadecimal trace and span ids.
-    #[pyo3(signature = (*, call_id=None, conversation_id=None, step=None, agent=None, trace=None, timeout_s=None))]
+    #[pyo3(signature = (*, call_id=None, conversation_id=None, step=None, agent=None, trace=None, timeout_s=None, grant=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn for_call(
         &self,
         call_id: Option<String>,
@@ -105,13 +109,40 @@ impl PyRunContext {
         agent: Option<String>,
         trace: Option<(String, String)>,
         timeout_s: Option<f64>,
+        grant: Option<PyRef<'_, PyGrant>>,
     ) -> PyResult<Self> {
         if timeout_s.is_some_and(|s| !s.is_finite() || s <= 0.0) {
             return Err(RunError::new_err("timeout_s must be a positive number of seconds"));
         }
         let (trace_id, span_id) = trace.unzip();
-        let info = CallInfo { call_id, conversation_id, step, agent, trace_id, span_id, timeout_s };
+        let grant = grant.map(|grant| Arc::clone(&grant.0));
+        let info = CallInfo { call_id, conversation_id, step, agent, trace_id, span_id, timeout_s, grant };
         Ok(Self { inner: self.inner.for_call(info) })
+    }
+
+    /// Approves the request of a refused call: its `ErrorInfo`, its `details`, or the request itself.
+    #[pyo3(signature = (request, *, once=true, expires_s=600.0))]
+    fn grant(&self, py: Python<'_>, request: &Bound<'_, PyAny>, once: bool, expires_s: f64) -> PyResult<PyGrant> {
+        let lifetime = Duration::try_from_secs_f64(expires_s)
+            .map_err(|_| PolicyError::new_err("expires_s must be a positive number of seconds"))?;
+        let request = match request.getattr("details") {
+            Ok(details) => details,
+            Err(_) => request.clone(),
+        };
+        let unusable =
+            |why: &dyn std::fmt::Display| PolicyError::new_err(format!("this is no request for approval: {why}"));
+        let mut value = to_value(&request).map_err(|error| unusable(&error.message))?;
+        if let Some(inner) = value.get_mut("approval") {
+            value = inner.take();
+        }
+        let request = serde_json::from_value(value).map_err(|error| unusable(&error))?;
+        Ok(PyGrant(py.detach(|| self.inner.grant(request, once, lifetime))?))
+    }
+
+    /// What the call with this id was last refused for in this process, for `grant`.
+    fn requested<'py>(&self, py: Python<'py>, call_id: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = py.detach(|| self.inner.requested(call_id));
+        found.map(|request| to_python(py, &request)).transpose()
     }
 
     #[pyo3(signature = (call_id=None))]
@@ -176,7 +207,8 @@ impl PyRunContext {
                 "run {run_id:?}: its mounts are other directories than when it was pickled"
             )));
         }
-        joined.for_call(call.0, call.1, call.2, call.3, call.4, call.5)
+        // Grants do not travel: an approval is given where it is used.
+        joined.for_call(call.0, call.1, call.2, call.3, call.4, call.5, None)
     }
 }
 
@@ -223,6 +255,26 @@ fn options(
         own.push((name, host, writable));
     }
     Ok(RunOptions { workspace, mounts: own, config, config_files: file.into_iter().collect() })
+}
+
+/// The host's approval of one request.
+#[pyclass(frozen, name = "Grant", module = "kgent_tools")]
+pub(super) struct PyGrant(Arc<Grant>);
+
+#[pymethods]
+impl PyGrant {
+    #[getter]
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Grant({:?})", self.0.id())
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("a Grant cannot be pickled: it is given where it is used"))
+    }
 }
 
 /// A model-facing path, parsed and resolved.

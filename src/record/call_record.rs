@@ -1,5 +1,10 @@
 //! The one line that each call leaves in `logs/tools.jsonl`.
 
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use super::event::json;
 use super::redact::{Redactor, json_string};
 use crate::context::CallInfo;
 use crate::error::{Status, ToolError};
@@ -29,6 +34,27 @@ impl PermissionNote {
             rule: decision.rule_text(),
         }
     }
+
+    /// The same as logs show it.
+    pub(crate) fn shown<'a>(&'a self, redactor: &Redactor) -> ShownPermission<'a> {
+        ShownPermission {
+            action: &self.action,
+            resource: redactor.text(&self.resource),
+            effect: self.effect,
+            layer: self.layer,
+            rule: self.rule.as_deref().map(|rule| redactor.text(rule)),
+        }
+    }
+}
+
+/// A decision, free of secrets.
+#[derive(Debug, Serialize)]
+pub(crate) struct ShownPermission<'a> {
+    action: &'a str,
+    resource: Cow<'a, str>,
+    effect: &'static str,
+    layer: &'static str,
+    rule: Option<Cow<'a, str>>,
 }
 
 /// The facts of one call.
@@ -105,18 +131,7 @@ impl CallRecord<'_> {
         list(&mut out, ",\"repairs\":", self.repairs);
         out.push_str(",\"permission\":");
         match self.permission {
-            Some(note) => {
-                plain(&mut out, "{\"action\":", &note.action);
-                text(&mut out, ",\"resource\":", &note.resource);
-                plain(&mut out, ",\"effect\":", note.effect);
-                plain(&mut out, ",\"layer\":", note.layer);
-                out.push_str(",\"rule\":");
-                match &note.rule {
-                    Some(rule) => json_string(&mut out, &redactor.text(rule)),
-                    None => out.push_str("null"),
-                }
-                out.push('}');
-            }
+            Some(note) => out.push_str(&json(&note.shown(redactor))),
             None => out.push_str("null"),
         }
         list(&mut out, ",\"artifacts\":", self.artifacts);

@@ -16,6 +16,8 @@ pub(crate) enum EventType {
     ToolBlocked,
     ToolCancelled,
     ArtifactCreated,
+    PermissionRequested,
+    PermissionGranted,
 }
 
 impl EventType {
@@ -29,6 +31,8 @@ impl EventType {
             Self::ToolBlocked => "tool.blocked",
             Self::ToolCancelled => "tool.cancelled",
             Self::ArtifactCreated => "artifact.created",
+            Self::PermissionRequested => "permission.requested",
+            Self::PermissionGranted => "permission.granted",
         }
     }
 }
@@ -91,7 +95,7 @@ pub(crate) fn error(owner: &Owner<'_>, time: &str, tool: &str, error: &ToolError
 }
 
 /// One-line JSON, with the line separators that JSON allows escaped.
-fn json(value: &impl Serialize) -> String {
+pub(super) fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     if text.is_ascii() {
         return text;

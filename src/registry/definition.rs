@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::scope::Liveness;
 use crate::context::{CallContext, Host, RunContext};
 use crate::error::{KgentError, ToolError};
-use crate::permission::{Capability, Policy};
+use crate::permission::{Capability, Policy, grant};
 use crate::result::{Content, Data};
 use crate::sandbox::{Access, SandboxPath};
 use crate::settle::{self, Arguments, Settled};
@@ -37,6 +37,10 @@ pub struct Definition {
 pub trait Executor: Send + Sync {
     /// Arguments as the call that they stand for. Makes no system call.
     fn prepare(&self, args: Value) -> Result<Prepared, ToolError>;
+    /// What the call would do, for the person who is asked to approve it; `None` where the arguments say it all.
+    fn preview(&self, _args: Value, _paths: &[SandboxPath], _call: &CallContext) -> Option<String> {
+        None
+    }
 }
 
 /// The second half of a prepared call.
@@ -132,6 +136,19 @@ impl ToolDefinition {
     /// Whether it changes anything.
     pub fn mutating(&self) -> bool {
         self.inner.mutating
+    }
+
+    /// SHA-256 of what the tool is: its scope, texts, schemas and action.
+    pub(crate) fn digest(&self) -> String {
+        let scope = self.binding.as_ref().map_or("none", |binding| binding.scope);
+        grant::digest(serde_json::json!([
+            self.name(),
+            scope,
+            self.description(),
+            self.input_schema(),
+            self.output_schema(),
+            self.action()
+        ]))
     }
 
     pub(crate) fn definition(&self) -> &Definition {

@@ -119,6 +119,17 @@ impl RunFolder {
         Ok(Self { root })
     }
 
+    /// Uses up `name` for good: whether nobody has before, in any process.
+    pub(crate) fn claim(&self, name: &str) -> Result<bool> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let archive = self.folder("archive")?;
+        match archive.open(Component::of(name.as_bytes())?, flags, Mode::from_raw_mode(0o600)) {
+            Ok(_) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
     pub(crate) fn folder(&self, name: &str) -> Result<Dir> {
         self.root.open_dir(Component::of(name.as_bytes())?)
     }

@@ -29,6 +29,7 @@ pub use self::mount::MountSpec;
 use self::mount::{Mount, Pin};
 use self::overlap::{KernelMounts, overlaps};
 pub use self::path::SandboxPath;
+pub(crate) use self::path::is_deceptive;
 use self::path::{MountTable, components};
 use crate::error::{Code, KgentError, ToolError};
 use crate::permission::{Capability, Effect, Pattern, Resource, Rule};
@@ -57,6 +58,8 @@ pub trait Gate: Sync {
     fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError>;
     /// Whether a walk may report the name; not recorded.
     fn visible(&self, path: &SandboxPath, access: Access) -> bool;
+    /// What the host's approval of the call says that the file of that link-free name holds; `None` where it says nothing.
+    fn approved_state(&self, path: &SandboxPath) -> Option<&str>;
     /// Fails once the call is cancelled or its time is up. Asks nobody: fit for use under a lock.
     fn checkpoint(&self) -> Result<(), ToolError>;
     /// The same, and asks the host now and then whether it was interrupted.
@@ -134,6 +137,12 @@ impl AsFd for OpenFile {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The content hash that reads give and writes expect: `b3:` and 32 hex digits of the whole file.
+pub(crate) fn content_hash(bytes: &[u8]) -> String {
+    let hash = blake3::hash(bytes).to_hex();
+    format!("b3:{}", hash.get(..32).unwrap_or_default())
 }
 
 pub(crate) fn too_large(path: &SandboxPath, size: u64, limit: u64) -> ToolError {
@@ -360,6 +369,41 @@ impl Sandbox {
             }
         }
         Err(unsteady(path))
+    }
+
+    /// The link-free name that `path` leads to, for a question that is asked before it is opened.
+    pub(crate) fn follow(&self, path: &SandboxPath, access: Access) -> Result<SandboxPath, ToolError> {
+        let real = self.expand(path)?;
+        self.guard_as(&real, path, access)?;
+        Ok(real)
+    }
+
+    /// What a link-free name leads to, as an approval is bound to it: nothing, a file's content, or another kind. It is
+    /// for the host, whatever the policy lets the call see.
+    pub(crate) fn state(&self, path: &SandboxPath, limit: u64) -> Result<String, ToolError> {
+        let mount = self.mount(path)?;
+        let fd = match mount.resolver.open(&mount.root, path.rel(), OFlags::PATH) {
+            Err(Errno::NOENT) => return Ok("absent".to_owned()),
+            opened => opened.map_err(|e| explain(path, e))?,
+        };
+        let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+        let kind = Kind::of(stat.st_mode);
+        if kind != Kind::File {
+            return Ok(kind.as_str().to_owned());
+        }
+        self.require_file(path, &stat, &fd)?;
+        if size(&stat) > limit {
+            return Ok(format!("{} bytes, changed {}.{:09}", size(&stat), stat.st_mtime, stat.st_mtime_nsec));
+        }
+        let opened = mount.resolver.open(&mount.root, path.rel(), OFlags::RDONLY | OFlags::NONBLOCK);
+        let fd = opened.map_err(|e| explain(path, e))?;
+        let now = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+        let identity = (now.st_dev, now.st_ino);
+        if identity != (stat.st_dev, stat.st_ino) {
+            return Err(unsteady(path));
+        }
+        let file = OpenFile { fd, size: size(&now), identity, path: path.clone() };
+        Ok(content_hash(&file.read_all(limit)?))
     }
 
     /// Opens a regular file for reading. It is typed by a descriptor that has no side effects before it is opened for

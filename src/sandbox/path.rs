@@ -181,11 +181,15 @@ impl fmt::Debug for SandboxPath {
     }
 }
 
-/// Whether a name with `c` prints in the quoted form: characters that a reader does not see, or that change what
-/// they see around them.
+/// Whether a name with `c` prints in the quoted form.
 fn must_quote(c: char) -> bool {
+    matches!(c, '"' | '\\') || is_deceptive(c)
+}
+
+/// Whether a reader does not see the character, or it changes what they see around it.
+pub(crate) fn is_deceptive(c: char) -> bool {
     c.is_control()
-        || matches!(c, '"' | '\\' | '\u{2028}' | '\u{2029}')
+        || matches!(c, '\u{2028}' | '\u{2029}')
         || matches!(u32::from(c),
             0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x890 | 0x891 | 0x8e2 | 0x180e | 0x200b..=0x200f
             | 0x202a..=0x202e | 0x2060..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0x110bd | 0x110cd | 0x13430..=0x1343f

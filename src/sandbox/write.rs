@@ -10,7 +10,9 @@ use rustix::io::Errno;
 
 use super::attributes;
 use super::dir::{Component, Dir, Kind};
-use super::{Access, Gate, MAX_RETRIES, OpenFile, Sandbox, SandboxPath, components, explain, host, size, unsteady};
+use super::{
+    Access, Gate, MAX_RETRIES, OpenFile, Sandbox, SandboxPath, components, content_hash, explain, host, size, unsteady,
+};
 use crate::error::{Code, ToolError};
 
 /// How long a write waits for another writer of the same directory.
@@ -271,6 +273,8 @@ impl Target<'_> {
     /// Puts `bytes` at the name. Before the rename nothing has changed; after it everything has. With `decided_on`, the
     /// content that the caller decided on, a file that holds anything else by then is left as it is: `stale`.
     pub(crate) fn commit(mut self, bytes: &[u8], decided_on: Option<&[u8]>, gate: &dyn Gate) -> Result<(), ToolError> {
+        let approved = gate.approved_state(&self.path).map(|state| self.require_state(state)).transpose()?.flatten();
+        let decided_on = decided_on.or(approved.as_deref());
         let path = self.path.clone();
         let io = |doing: &'static str| {
             move |errno: Errno| match errno {
@@ -332,6 +336,14 @@ impl Target<'_> {
             fs::fsync(&self.dir).map_err(|e| ToolError::io(&self.path.to_string(), "syncing the directory of", e))?;
         }
         self.confirm(&written)
+    }
+
+    /// The content that the host approved to replace; `stale` where anything else is there by now.
+    fn require_state(&self, state: &str) -> Result<Option<Vec<u8>>, ToolError> {
+        let now = self.open_current()?;
+        let content = now.map(|file| file.read_all(file.size)).transpose()?;
+        let found = content.as_deref().map_or_else(|| "absent".to_owned(), content_hash);
+        if found == state { Ok(content) } else { Err(self.stale("was changed since the host approved the call")) }
     }
 
     fn stale(&self, what: &str) -> ToolError {

@@ -38,6 +38,10 @@ trait BuiltIn: Send + Sync + 'static {
     fn targets(args: &Self::Args) -> Vec<(String, Access)>;
     /// Does it; `paths` are the targets, parsed.
     fn execute(args: Self::Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError>;
+    /// What it would do, for the person who is asked to approve it; `None` where the arguments say it all.
+    fn preview(_: &Self::Args, _: &[SandboxPath], _: &CallContext) -> Option<String> {
+        None
+    }
 }
 
 struct Typed<T>(PhantomData<fn() -> T>);
@@ -47,6 +51,10 @@ impl<T: BuiltIn> Executor for Typed<T> {
         let (args, repairs) = args::decode::<T::Args>(args)?;
         let targets = T::targets(&args);
         Ok(Prepared { targets, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
+    }
+
+    fn preview(&self, args: Value, paths: &[SandboxPath], call: &CallContext) -> Option<String> {
+        T::preview(&args::decode::<T::Args>(args).ok()?.0, paths, call)
     }
 }
 
@@ -73,12 +81,6 @@ pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
         define::<glob_files::GlobFiles>(),
         define::<grep_files::GrepFiles>(),
     ]
-}
-
-/// The content hash that reads give and writes expect: `b3:` and 32 hex digits of the whole file.
-fn content_hash(bytes: &[u8]) -> String {
-    let hash = blake3::hash(bytes).to_hex();
-    format!("b3:{}", hash.get(..32).unwrap_or_default())
 }
 
 /// The one path of a tool that takes one.

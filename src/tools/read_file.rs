@@ -7,14 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{BuiltIn, content_hash, only};
+use super::{BuiltIn, only};
 use crate::context::CallContext;
 use crate::error::{Code, ToolError};
 use crate::output::bound::cut;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::{Access, Gate, OpenFile, SandboxPath};
+use crate::sandbox::{Access, Gate, OpenFile, SandboxPath, content_hash};
 
 /// A file up to this size is read whole: it gets a hash and a line count, in bytes.
 const WHOLE: u64 = 1 << 20;

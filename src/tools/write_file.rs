@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BuiltIn, content_hash, only};
+use super::{BuiltIn, only};
 use crate::context::CallContext;
 use crate::error::{Code, ToolError};
 use crate::output::bound::cut;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::{Access, Gate, SandboxPath};
+use crate::sandbox::{Access, Gate, SandboxPath, content_hash};
 
 /// Texts longer than this are not compared line by line, in bytes.
 const MAX_DIFF_INPUT: usize = 512 * 1024;
@@ -107,6 +107,19 @@ impl BuiltIn for WriteFile {
             diff,
         };
         Ok(Output { summary, data: Some(Data::new(data)), content: vec![Content::text(text)], ..Output::default() })
+    }
+
+    fn preview(args: &Args, paths: &[SandboxPath], call: &CallContext) -> Option<String> {
+        let path = call.sandbox().follow(paths.first()?, Access::Read).ok().filter(|path| call.may_read(path));
+        let changed = path.and_then(|path| {
+            let old = match call.sandbox().open_file(&path, call) {
+                Ok(file) => file.read_all(call.limits().max_file_bytes).ok()?,
+                Err(error) if error.code == Code::NotFound => Vec::new(),
+                Err(_) => return None,
+            };
+            diff(&path.to_string(), &old, &args.content)
+        });
+        Some(changed.unwrap_or_else(|| args.content.clone()))
     }
 }
 

@@ -25,7 +25,9 @@ from pydantic_ai import (
     ModelMessage,
     ModelResponse,
     TextPart,
+    ToolApproved,
     ToolCallPart,
+    ToolDenied,
 )
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -226,14 +228,60 @@ def test_approval_goes_to_the_host_with_what_is_asked(make_context: MakeContext,
     assert not (workspace / "new.md").exists()
 
 
-def test_approved_call_says_that_it_was_not_made(make_context: MakeContext, workspace: Path) -> None:
-    _, agent = approval_agent(make_context)
+def test_approved_call_is_made_with_the_grant_on_record(make_context: MakeContext, workspace: Path) -> None:
+    context, agent = approval_agent(make_context)
     asked = run(agent)
     assert isinstance(asked.output, DeferredToolRequests)
     results = DeferredToolResults(approvals={asked.output.approvals[0].tool_call_id: True})
     resumed = run(agent, None, message_history=asked.all_messages(), deferred_tool_results=results)
-    (answer,) = answers(resumed.all_messages())
-    assert (answer.outcome, answer.content.split(":")[0]) == ("failed", "approval_required")
+    assert answers(resumed.all_messages())[0].outcome == "success"
+    assert (workspace / "new.md").read_text(encoding="utf-8") == "x"
+    blocked, done = context.records()
+    assert (blocked["status"], done["status"]) == ("blocked", "completed")
+    assert (done["permission"]["layer"], done["permission"]["effect"]) == ("grant", "allow")
+    kinds = [event["type"] for event in context.events()]
+    assert kinds[1:] == [
+        "permission.requested",
+        "tool.blocked",
+        "permission.granted",
+        "tool.started",
+        "tool.completed",
+    ]
+
+
+def test_approved_call_that_finds_another_file_asks_again(make_context: MakeContext, workspace: Path) -> None:
+    _, agent = approval_agent(make_context)
+    asked = run(agent)
+    assert isinstance(asked.output, DeferredToolRequests)
+    (workspace / "new.md").write_text("by somebody else", encoding="utf-8")
+    results = DeferredToolResults(
+        approvals={asked.output.approvals[0].tool_call_id: True}, metadata=asked.output.metadata
+    )
+    again = run(agent, None, message_history=asked.all_messages(), deferred_tool_results=results).output
+    assert isinstance(again, DeferredToolRequests)
+    (metadata,) = again.metadata.values()
+    assert "-by somebody else" in metadata["approval"]["preview"]
+    assert (workspace / "new.md").read_text(encoding="utf-8") == "by somebody else"
+
+
+def test_approval_with_other_arguments_asks_again(make_context: MakeContext, workspace: Path) -> None:
+    _, agent = approval_agent(make_context)
+    asked = run(agent)
+    assert isinstance(asked.output, DeferredToolRequests)
+    other = ToolApproved(override_args={"path": "new.md", "content": "y"})
+    results = DeferredToolResults(approvals={asked.output.approvals[0].tool_call_id: other})
+    again = run(agent, None, message_history=asked.all_messages(), deferred_tool_results=results).output
+    assert isinstance(again, DeferredToolRequests)
+    assert not (workspace / "new.md").exists()
+
+
+def test_denied_approval_reaches_the_model_with_the_host_s_message(make_context: MakeContext, workspace: Path) -> None:
+    _, agent = approval_agent(make_context)
+    asked = run(agent)
+    assert isinstance(asked.output, DeferredToolRequests)
+    results = DeferredToolResults(approvals={asked.output.approvals[0].tool_call_id: ToolDenied("not today")})
+    resumed = run(agent, None, message_history=asked.all_messages(), deferred_tool_results=results)
+    assert answers(resumed.all_messages())[0].content == "not today"
     assert not (workspace / "new.md").exists()
 
 
