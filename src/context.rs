@@ -345,13 +345,8 @@ impl Run {
 
     /// What is guaranteed here, and what is not.
     pub fn guarantees(&self) -> serde_json::Value {
-        let mounts: serde_json::Map<String, serde_json::Value> = self
-            .sandbox
-            .describe()
-            .map(|(name, resolver, remote)| {
-                (name.to_owned(), serde_json::json!({"resolver": resolver, "may_hang": remote}))
-            })
-            .collect();
+        let mounts = self.sandbox.describe().map(|(name, said)| (name.to_owned(), said));
+        let mounts: serde_json::Map<String, serde_json::Value> = mounts.collect();
         serde_json::json!({
             "confinement": "kernel",
             "mounts": mounts,

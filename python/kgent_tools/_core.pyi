@@ -278,7 +278,11 @@ class RunContext:
     @property
     def limits(self) -> dict[str, int | float]: ...
     def guarantees(self) -> _Json:
-        """What the kernel and the file systems here guarantee."""
+        """What the kernel and the file systems here guarantee.
+
+        For each of `mounts`: `resolver`, the kernel's `openat2` or our `descent`; `may_hang`, whether no deadline fires
+        there; `atomic_exchange`, whether a write with `expected_hash` can give back what another program put in between.
+        """
     def for_call(
         self,
         *,

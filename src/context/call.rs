@@ -15,7 +15,7 @@ use crate::permission::{
     Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
 };
 use crate::record::call_record::PermissionNote;
-use crate::sandbox::walk::{Hidden, Listed, Walk, WalkOptions};
+use crate::sandbox::walk::{Caps, Found, Hidden, Listed, WalkOptions, Walked, walk};
 use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
 
 /// How often the waiting side asks the host whether it was interrupted, in milliseconds.
@@ -217,20 +217,19 @@ impl CallContext {
     /// The entries of a folder, in the order of their names: path, type, and size in bytes of a file.
     pub fn list(&self, path: &str) -> Result<Vec<Listed>, ToolError> {
         let path = self.door(path, Access::List)?;
-        let (dir, real) = self.sandbox().open_dir(&path, self)?;
+        let (_, real) = self.sandbox().open_dir(&path, self)?;
         let options = WalkOptions {
             hidden: Hidden::All,
             ignored: true,
             depth: 1,
-            max_entries: self.limits().max_scan_files,
+            caps: Caps { entries: self.limits().max_scan_files, bytes: u64::MAX, weight: usize::MAX },
             access: Access::List,
         };
-        let mut walk = Walk::new(self.sandbox(), self, dir, &real, options)?;
-        let mut entries = Vec::new();
-        while let Some(found) = walk.next()? {
-            entries.push(Listed::new(&found));
-        }
-        Ok(entries)
+        let visit = |(): &mut (), found: Found<'_>, walked: &mut Walked<Listed>| {
+            walked.items.push(Listed::new(found));
+            Ok(())
+        };
+        Ok(walk(self.sandbox(), self, &real, &options, || (), visit)?.items)
     }
 
     /// Stores bytes as an artifact of this call; answers its sandbox path.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::{ErrorKind, GlobBuilder, GlobMatcher};
+use globset::{ErrorKind, Glob, GlobBuilder, GlobMatcher, GlobSet};
 
 use crate::error::{Code, ToolError};
 use crate::sandbox::{SandboxPath, beneath};
@@ -16,7 +16,8 @@ const MAX_GLOB_BYTES: usize = 4096;
 /// component, else against the name below the start.
 #[derive(Debug)]
 pub(crate) struct Globs {
-    matcher: GlobMatcher,
+    /// Of one glob: unlike a matcher, it knows what to do for a plain suffix.
+    matcher: GlobSet,
     text: String,
     whole: bool,
 }
@@ -38,7 +39,7 @@ impl Globs {
         let text = text.strip_prefix("./").unwrap_or(text);
         // What begins with `/` was split off a folder: it is matched from there, not at any depth.
         let (text, whole) = text.strip_prefix('/').map_or((text, text.contains('/')), |rest| (rest, true));
-        match build(text) {
+        match glob(text, whole).and_then(|glob| GlobSet::builder().add(glob).build()) {
             Ok(matcher) => Ok(Self { matcher, text: text.to_owned(), whole }),
             Err(error) => invalid(format!("{}{}", error.kind(), place(text, error.kind()))),
         }
@@ -46,7 +47,12 @@ impl Globs {
 
     /// The components that themselves begin with a dot: names that match one are asked for.
     pub(crate) fn dotted(&self) -> Vec<GlobMatcher> {
-        self.text.split('/').filter(|part| part.starts_with('.')).filter_map(|part| build(part).ok()).collect()
+        self.text
+            .split('/')
+            .filter(|part| part.starts_with('.'))
+            .filter_map(|part| glob(part, true).ok())
+            .map(|glob| glob.compile_matcher())
+            .collect()
     }
 
     /// How deep names that match can lie.
@@ -72,9 +78,9 @@ impl Globs {
     }
 }
 
-fn build(text: &str) -> Result<GlobMatcher, globset::Error> {
-    let glob = GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build()?;
-    Ok(glob.compile_matcher())
+/// Where it is matched against one component only, no separator needs to be minded.
+fn glob(text: &str, whole: bool) -> Result<Glob, globset::Error> {
+    GlobBuilder::new(text).literal_separator(whole).backslash_escape(true).build()
 }
 
 /// Where an opening character has no closing one.

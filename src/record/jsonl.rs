@@ -92,7 +92,8 @@ impl Journal {
                 Ok(Log { sink, file, identity, size: 0, seq: 0 })
             };
             let state = Mutex::new([log(Sink::Tools)?, log(Sink::Events)?, log(Sink::Errors)?]);
-            Ok::<_, Errno>(Files { logs, root, watches: Default::default(), alone, state })
+            let watches = [Watch::of(&logs), Watch::of(&root)];
+            Ok::<_, Errno>(Files { logs, root, watches, alone, state })
         };
         open().map_err(|errno| unavailable("the log files cannot be opened").cause(std::io::Error::from(errno)))
     }

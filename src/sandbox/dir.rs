@@ -1,6 +1,7 @@
 //! [`Dir`]: a held directory, and the single-component calls on it. Every `*at` call but `openat2` goes through here
 //! and takes exactly one [`Component`], so that none of them can follow a path out.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -139,6 +140,13 @@ impl Dir {
         fs::statx(&self.0, name.0, flags, Look::WANTED).map(Look::of)
     }
 
+    /// When the content of `name` last changed: seconds and nanoseconds. A link is not followed.
+    pub(crate) fn modified(&self, name: Component<'_>) -> Result<(i64, u32)> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = fs::statx(&self.0, name.0, flags, StatxFlags::MTIME)?;
+        Ok((stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec))
+    }
+
     /// Its change time, in nanoseconds; 0 where it cannot be told.
     fn changed(&self) -> i64 {
         let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
@@ -181,9 +189,17 @@ impl Dir {
         fs::unlinkat(&self.0, name.0, AtFlags::empty())
     }
 
+    /// Gives the file `from` the name `to` as well, where that is free.
+    pub(crate) fn link(&self, from: Component<'_>, to: Component<'_>) -> Result<()> {
+        fs::linkat(&self.0, from.0, &self.0, to.0, AtFlags::empty())
+    }
+
     pub(crate) fn rename(&self, from: Component<'_>, to: Component<'_>, flags: RenameFlags) -> Result<()> {
         if flags.is_empty() {
             return fs::renameat(&self.0, from.0, &self.0, to.0);
+        }
+        if cfg!(feature = "force-plain-rename") {
+            return Err(Errno::INVAL);
         }
         fs::renameat_with(&self.0, from.0, &self.0, to.0, flags)
     }
@@ -191,8 +207,8 @@ impl Dir {
     /// Every entry but `.` and `..`, in the order of the names' bytes. Stops with `Errno::TOOBIG` after `cap` entries.
     pub(crate) fn entries(&self, cap: usize) -> Result<Vec<Entry>> {
         let mut found = Vec::new();
-        let mut buffer = Vec::with_capacity(32 * 1024);
-        let mut iter = RawDir::new(&self.0, buffer.spare_capacity_mut());
+        let mut buffer = [const { MaybeUninit::uninit() }; 16 * 1024];
+        let mut iter = RawDir::new(&self.0, &mut buffer);
         while let Some(entry) = iter.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
@@ -217,26 +233,39 @@ impl Dir {
 
 /// Remembers that a directory's names were found as they should be, for as long as its change time says that no entry
 /// was added, removed or renamed. (A change time cannot be set back; that of a directory does not move when a file in it
-/// is written.) It saves looking each name up again.
-#[derive(Debug, Default)]
-pub(crate) struct Watch(AtomicI64);
+/// is written.) It saves looking each name up again. Where the times are another machine's or program's, and may be old
+/// or made up, nothing is remembered.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The change time at which all was as it should be; 0 for none.
+    known: AtomicI64,
+    trusted: bool,
+}
 
 impl Watch {
+    /// Of the names in `dir`.
+    pub(crate) fn of(dir: &Dir) -> Self {
+        Self { known: AtomicI64::new(0), trusted: super::mount::is_local(dir) }
+    }
+
     /// Runs `check` on the names unless they cannot have changed since it last succeeded.
     pub(crate) fn verify<E>(
         &self,
         dir: &Dir,
         check: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
+        if !self.trusted {
+            return check();
+        }
         let changed = dir.changed();
-        if changed != 0 && changed == self.0.load(Ordering::Relaxed) {
+        if changed != 0 && changed == self.known.load(Ordering::Relaxed) {
             return Ok(());
         }
         check()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         // Where times are coarse, a later change could bear the same time: only a time that is past is trusted.
         let past = i128::try_from(now).unwrap_or(0) - i128::from(changed) > COARSEST;
-        self.0.store(if past { changed } else { 0 }, Ordering::Relaxed);
+        self.known.store(if past { changed } else { 0 }, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -9,7 +9,9 @@
 mod attributes;
 pub(crate) mod dir;
 pub mod host;
+mod ignores;
 pub(crate) mod mount;
+mod order;
 mod overlap;
 pub(crate) mod path;
 mod resolver;
@@ -255,10 +257,11 @@ impl Sandbox {
     }
 
     /// How names are resolved, and what weakens the promises here.
-    pub(crate) fn describe(&self) -> impl Iterator<Item = (&str, &'static str, bool)> {
+    pub(crate) fn describe(&self) -> impl Iterator<Item = (&str, serde_json::Value)> {
         self.mounts.iter().map(|m| {
             let resolver = if m.resolver == resolver::Resolver::Kernel { "openat2" } else { "descent" };
-            (m.spec.name.as_str(), resolver, m.remote)
+            let said = serde_json::json!({"resolver": resolver, "may_hang": m.remote, "atomic_exchange": m.exchanges});
+            (m.spec.name.as_str(), said)
         })
     }
 

@@ -32,6 +32,9 @@ const STORAGE: &[u32] = &[
 /// Those of them that may hang in the kernel, where no deadline fires.
 const REMOTE: &[u32] = &[0x6573_5546, 0x6969, 0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
 
+/// Those of them that exchange two names in one step: ext, xfs, btrfs, tmpfs, ramfs, overlay and f2fs.
+const EXCHANGING: &[u32] = &[0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x8584_58f6, 0x794c_7630, 0xf2f5_2010];
+
 /// What a mount is made from.
 #[derive(Clone, Debug)]
 pub struct MountSpec {
@@ -58,6 +61,8 @@ pub(crate) struct Mount {
     pub(crate) real: Vec<Vec<u8>>,
     pub(crate) resolver: Resolver,
     pub(crate) remote: bool,
+    /// Whether a replace can give back what it displaced.
+    pub(crate) exchanges: bool,
     /// What it is put together from.
     pub(crate) parts: Vec<Part>,
     /// The other names of its objects.
@@ -92,6 +97,7 @@ impl Mount {
             parts: kernel.parts(&real),
             real,
             remote: REMOTE.contains(&magic),
+            exchanges: EXCHANGING.contains(&magic) && !cfg!(feature = "force-plain-rename"),
             overlaps: Vec::new(),
             withheld: Vec::new(),
             frozen: Vec::new(),
@@ -128,6 +134,11 @@ pub(crate) fn on_storage(fd: impl AsFd) -> bool {
     magic(fd).is_ok_and(|magic| STORAGE.contains(&magic))
 }
 
+/// Whether the open file lies on a file system of this machine's kernel.
+pub(crate) fn is_local(fd: impl AsFd) -> bool {
+    magic(fd).is_ok_and(|magic| STORAGE.contains(&magic) && !REMOTE.contains(&magic))
+}
+
 /// A name that must keep leading to the same object for as long as the run lives.
 #[derive(Debug)]
 pub(crate) struct Pin {
@@ -147,12 +158,8 @@ impl Pin {
             let component = Component::of(name)?;
             dir = parent.open(component, OFlags::PATH, Mode::empty())?;
             let stat = fs::fstat(&dir)?;
-            pins.push(Self {
-                parent,
-                name: name.clone(),
-                identity: (stat.st_dev, stat.st_ino),
-                watch: Watch::default(),
-            });
+            let watch = Watch::of(&parent);
+            pins.push(Self { parent, name: name.clone(), identity: (stat.st_dev, stat.st_ino), watch });
         }
         Ok(pins)
     }

@@ -79,6 +79,15 @@ impl SandboxPath {
         self.at(rel)
     }
 
+    /// Becomes the entry `name` of `dir`, of which it was an entry or itself before.
+    pub(crate) fn set_entry(&mut self, dir: &Self, name: &[u8]) {
+        self.rel.truncate(dir.rel.len());
+        if !self.rel.is_empty() {
+            self.rel.push(b'/');
+        }
+        self.rel.extend_from_slice(name);
+    }
+
     /// Another name of the same mount.
     pub(crate) fn at(&self, rel: Vec<u8>) -> Self {
         Self { table: Arc::clone(&self.table), mount: self.mount, rel, detour: None }

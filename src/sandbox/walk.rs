@@ -1,30 +1,36 @@
-//! [`Walk`]: one descriptor-relative walk for listing, globbing and searching. Entries come in path order; links are
-//! reported and never entered, so that nothing can be swapped under it.
+//! [`walk`]: one descriptor-relative walk for listing, globbing and searching. Threads share it, entries come in path
+//! order; links are reported and never entered, so that nothing can be swapped under it.
+//!
+//! No folder is held while another is looked at: each is opened anew beneath its mount by the name that was authorised,
+//! and where only some of its entries have been visited, it must be the same folder as before.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use globset::GlobMatcher;
-use ignore::Match;
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dir::{Component, Dir, Entry, Kind};
+use super::ignores::Ignores;
+pub(crate) use super::order::Caps;
+use super::order::{Done, Order, Place};
 use super::write::is_live_temp;
-use super::{Access, Gate, OpenFile, Sandbox, SandboxPath, beneath, explain, size};
+use super::{Access, Gate, OpenFile, Sandbox, SandboxPath, size};
 use crate::error::{Code, ToolError};
 
 /// The deepest directory entered below the start.
 const MAX_DEPTH: usize = 256;
-/// The most directories held open along the way down.
-const MAX_HELD: usize = 24;
-/// The largest ignore file that is obeyed, in bytes and lines.
-const MAX_IGNORE_BYTES: u64 = 256 * 1024;
-const MAX_IGNORE_LINES: usize = 5_000;
+/// How many entries of a folder are visited in one go.
+const BATCH: usize = 32;
+/// After how many jobs a walk gets help: a small one is done before threads are made.
+const ALONE: usize = 8;
+/// The most threads: each holds a folder and a file.
+const MAX_WORKERS: usize = 8;
 
 /// How many entries were passed over, by reason. Only numbers: what is withheld is never named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -59,8 +65,8 @@ pub(crate) struct WalkOptions {
     pub(crate) ignored: bool,
     /// The deepest entry reported; 1 is the start's own entries.
     pub(crate) depth: usize,
-    /// The most entries looked at.
-    pub(crate) max_entries: u64,
+    /// After how much the walk ends.
+    pub(crate) caps: Caps,
     /// What entries are reported for.
     pub(crate) access: Access,
 }
@@ -91,19 +97,20 @@ impl Hidden {
 }
 
 /// An entry that a walk found.
-#[derive(Clone, Debug)]
-pub(crate) struct Found {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
     /// The directory that holds it, held.
-    pub(crate) dir: Arc<Dir>,
-    pub(crate) path: SandboxPath,
+    dir: &'a Dir,
+    pub(crate) path: &'a SandboxPath,
     pub(crate) kind: Kind,
+    /// Set once the visit is for nothing.
+    pub(crate) over: &'a AtomicBool,
 }
 
-impl Found {
+impl Found<'_> {
     /// When its content last changed: seconds and nanoseconds.
-    pub(crate) fn modified(&self) -> (i64, u64) {
-        let stat = Component::new(self.path.name()).and_then(|name| self.dir.stat(name).ok());
-        stat.map_or((0, 0), |stat| (stat.st_mtime, stat.st_mtime_nsec))
+    pub(crate) fn modified(&self) -> (i64, u32) {
+        Component::new(self.path.name()).and_then(|name| self.dir.modified(name).ok()).unwrap_or_default()
     }
 
     /// Its size now, in bytes.
@@ -113,238 +120,256 @@ impl Found {
     }
 }
 
-/// The ignore files of one directory, and those above it.
-struct Ignores {
-    above: Option<Arc<Self>>,
-    /// How long the directory's own name is; what is matched is relative to it.
-    base: Vec<u8>,
-    ignore: Option<Gitignore>,
-    gitignore: Option<Gitignore>,
-    exclude: Option<Gitignore>,
-}
-
-struct Frame {
-    dir: Option<Arc<Dir>>,
-    identity: (u64, u64),
-    path: SandboxPath,
-    entries: std::vec::IntoIter<Entry>,
-    ignores: Option<Arc<Ignores>>,
-}
-
-/// A walk below one directory.
-pub(crate) struct Walk<'a> {
-    sandbox: &'a Sandbox,
-    gate: &'a dyn Gate,
-    options: WalkOptions,
-    stack: Vec<Frame>,
-    seen: u64,
+/// What a walk gave, or a piece of it.
+#[derive(Debug)]
+pub(crate) struct Walked<T> {
+    /// What the visits made of the entries, in path order.
+    pub(crate) items: Vec<T>,
+    /// How much of an answer they are.
+    pub(crate) weight: usize,
+    /// How many entries were looked at, and bytes of files.
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
     pub(crate) skipped: Skipped,
-    /// Whether `max_entries` ended it.
+    /// Whether a cap ended it before its end.
     pub(crate) capped: bool,
 }
 
-impl<'a> Walk<'a> {
-    /// Starts below the held directory.
-    pub(crate) fn new(
-        sandbox: &'a Sandbox,
-        gate: &'a dyn Gate,
-        dir: Dir,
-        path: &SandboxPath,
-        options: WalkOptions,
-    ) -> Result<Self, ToolError> {
-        let mut walk =
-            Self { sandbox, gate, options, stack: Vec::new(), seen: 0, skipped: Skipped::default(), capped: false };
-        let identity = dir.identity().map_err(|e| explain(path, e))?;
-        walk.enter(dir, identity, path.clone(), None).map_err(|e| explain(path, e))?;
-        Ok(walk)
+impl<T> Default for Walked<T> {
+    fn default() -> Self {
+        let skipped = Skipped::default();
+        Self { items: Vec::new(), weight: 0, entries: 0, bytes: 0, skipped, capped: false }
+    }
+}
+
+impl<T> Walked<T> {
+    fn passed_over(reason: &'static str) -> Self {
+        let mut walked = Self::default();
+        walked.skipped.add(reason, 1);
+        walked
     }
 
-    /// The next entry in path order; `None` at the end.
-    pub(crate) fn next(&mut self) -> Result<Option<Found>, ToolError> {
-        loop {
-            let depth = self.stack.len();
-            let Some(frame) = self.stack.last_mut() else { return Ok(None) };
-            let Some(entry) = frame.entries.next() else {
-                self.stack.pop();
-                continue;
-            };
-            self.seen += 1;
-            if self.seen > self.options.max_entries {
-                self.capped = true;
-                return Ok(None);
+    pub(super) fn append(&mut self, mut next: Self) {
+        self.items.append(&mut next.items);
+        self.weight += next.weight;
+        self.entries += next.entries;
+        self.bytes += next.bytes;
+        self.skipped.merge(&next.skipped);
+        self.capped |= next.capped;
+    }
+}
+
+/// A folder whose entries are being visited.
+struct Folder {
+    path: SandboxPath,
+    identity: (u64, u64),
+    /// Open while a thread is in it.
+    dir: Mutex<Weak<Dir>>,
+}
+
+/// A folder that a thread is in.
+type Inside = Option<(Arc<Folder>, Arc<Dir>)>;
+
+enum Job {
+    /// To list a folder, whose entries lie `depth` below the start.
+    List { path: SandboxPath, depth: usize, above: Option<Arc<Ignores>> },
+    /// To visit some of its entries.
+    Visit { folder: Arc<Folder>, entries: Vec<Entry> },
+}
+
+struct Walk<'a, T, W, V> {
+    sandbox: &'a Sandbox,
+    gate: &'a dyn Gate,
+    options: &'a WalkOptions,
+    order: Order<Job, T>,
+    worker: W,
+    visit: V,
+}
+
+/// Visits the entries below `start`, a link-free name of a directory. Each thread makes itself a worker; what the visits
+/// add up to is the same however many threads there are.
+pub(crate) fn walk<S, T: Send>(
+    sandbox: &Sandbox,
+    gate: &dyn Gate,
+    start: &SandboxPath,
+    options: &WalkOptions,
+    worker: impl Fn() -> S + Sync,
+    visit: impl Fn(&mut S, Found<'_>, &mut Walked<T>) -> Result<(), ToolError> + Sync,
+) -> Result<Walked<T>, ToolError> {
+    let job = Job::List { path: start.clone(), depth: 1, above: None };
+    let order = Order::new(options.caps, Place::beneath(start.rel()), job);
+    let walk = Walk { sandbox, gate, options, order, worker, visit };
+    std::thread::scope(|scope| {
+        let walk = &walk;
+        walk.work(|jobs| {
+            if jobs == ALONE {
+                for _ in 1..workers() {
+                    // Where no thread can be had, the walk takes longer.
+                    let _ = std::thread::Builder::new().spawn_scoped(scope, move || walk.work(|_| ()));
+                }
             }
-            if self.seen.is_multiple_of(64) {
+        });
+    });
+    walk.order.into_whole()
+}
+
+/// How many threads take part in a walk.
+fn workers() -> usize {
+    static WORKERS: OnceLock<usize> = OnceLock::new();
+    *WORKERS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS)))
+}
+
+impl<S, T, W: Fn() -> S, V: Fn(&mut S, Found<'_>, &mut Walked<T>) -> Result<(), ToolError>> Walk<'_, T, W, V> {
+    /// Takes jobs until there are none, and counts them to `count`.
+    fn work(&self, count: impl Fn(usize)) {
+        let _attendance = self.order.attend();
+        let mut worker = (self.worker)();
+        let (mut inside, mut done) = (None, None);
+        for jobs in 1.. {
+            let Some((place, job)) = self.order.next(done.take(), self.gate) else { return };
+            let mut made = Vec::new();
+            let ended = match job {
+                Job::List { path, depth, above } => self.list(path, depth, above, &mut inside, &mut made),
+                Job::Visit { folder, entries } => self.visit(&mut worker, &folder, &entries, &mut inside),
+            };
+            match ended {
+                Ok(walked) => done = Some(Done { place, walked, jobs: made }),
+                Err(error) => return self.order.fail(error),
+            }
+            count(jobs);
+        }
+    }
+
+    /// Lists a folder: what is to be visited in it, and the folders to be listed.
+    fn list(
+        &self,
+        path: SandboxPath,
+        depth: usize,
+        above: Option<Arc<Ignores>>,
+        inside: &mut Inside,
+        jobs: &mut Vec<(Place, Job)>,
+    ) -> Result<Walked<T>, ToolError> {
+        *inside = None;
+        let (dir, identity) = match self.open(&path) {
+            Ok(opened) => opened,
+            Err(reason) => return Ok(Walked::passed_over(reason)),
+        };
+        let most = usize::try_from(self.options.caps.entries).unwrap_or(usize::MAX).saturating_add(1);
+        let entries = match dir.entries(most) {
+            Ok(entries) => entries,
+            Err(Errno::TOOBIG) => return Ok(Walked { capped: true, ..Walked::default() }),
+            Err(errno) => return Ok(Walked::passed_over(reason(errno))),
+        };
+        let mut walked = Walked { entries: entries.len() as u64, ..Walked::default() };
+        let ignores = if self.options.ignored {
+            None
+        } else {
+            Ignores::read(&dir, &entries, path.rel(), above, &mut walked.skipped)
+        };
+        let dir = Arc::new(dir);
+        let folder = Arc::new(Folder { path, identity, dir: Mutex::new(Arc::downgrade(&dir)) });
+        *inside = Some((Arc::clone(&folder), dir));
+        let mut at = folder.path.clone();
+        let mut batch = Vec::new();
+        let send = |batch: &mut Vec<Entry>, jobs: &mut Vec<(Place, Job)>| {
+            if let Some(first) = batch.first() {
+                let place = Place::of(folder.path.join(&first.name).rel());
+                jobs.push((place, Job::Visit { folder: Arc::clone(&folder), entries: std::mem::take(batch) }));
+            }
+        };
+        for (count, entry) in entries.into_iter().enumerate() {
+            if count.is_multiple_of(64) {
                 self.gate.checkpoint()?;
             }
             if is_live_temp(&entry.name) {
                 continue;
             }
-            let path = frame.path.join(&entry.name);
-            let ignores = frame.ignores.clone();
-            if self.sandbox.guard(&path, Access::List).is_err() || !self.gate.visible(&path, self.options.access) {
-                self.skipped.add("withheld", 1);
+            at.set_entry(&folder.path, &entry.name);
+            if let Some(reason) = self.passes_over(&at, &entry, ignores.as_deref()) {
+                walked.skipped.add(reason, 1);
                 continue;
             }
-            if self.options.hidden.hides(&entry.name) {
-                self.skipped.add("hidden", 1);
-                continue;
+            let enter = entry.kind == Kind::Directory && depth < self.options.depth && entry.name != b".git";
+            batch.push(entry);
+            if enter || batch.len() == BATCH {
+                send(&mut batch, jobs);
             }
-            let is_dir = entry.kind == Kind::Directory;
-            if !self.options.ignored && ignores.as_deref().is_some_and(|i| i.ignored(path.rel(), is_dir)) {
-                self.skipped.add("ignored", 1);
-                continue;
+            if enter && depth >= MAX_DEPTH {
+                walked.skipped.add("too_deep", 1);
+            } else if enter {
+                let job = Job::List { path: at.clone(), depth: depth + 1, above: ignores.clone() };
+                jobs.push((Place::beneath(at.rel()), job));
             }
-            let Some(dir) = self.held() else {
-                self.skipped.add("moved", 1);
-                self.stack.pop();
-                continue;
-            };
-            let found = Found { dir, path, kind: entry.kind };
-            if is_dir && depth < self.options.depth && entry.name != b".git" {
-                if depth >= MAX_DEPTH {
-                    self.skipped.add("too_deep", 1);
-                } else {
-                    self.descend(&found, &entry.name, ignores);
-                }
-            }
-            return Ok(Some(found));
         }
+        send(&mut batch, jobs);
+        Ok(walked)
     }
 
-    /// The directory of the top frame, opened again where it was let go.
-    fn held(&mut self) -> Option<Arc<Dir>> {
-        let sandbox = self.sandbox;
-        let frame = self.stack.last_mut()?;
-        if frame.dir.is_none() {
-            let mount = sandbox.mount(&frame.path).ok()?;
-            let fd = mount.resolver.open(&mount.root, frame.path.rel(), OFlags::RDONLY | OFlags::DIRECTORY).ok()?;
-            let dir = Dir::new(fd);
-            if dir.identity().ok()? != frame.identity {
-                return None;
-            }
-            frame.dir = Some(Arc::new(dir));
+    /// Why an entry is not reported, if it is not.
+    fn passes_over(&self, path: &SandboxPath, entry: &Entry, ignores: Option<&Ignores>) -> Option<&'static str> {
+        if self.sandbox.guard(path, Access::List).is_err() || !self.gate.visible(path, self.options.access) {
+            return Some("withheld");
         }
-        frame.dir.clone()
+        if self.options.hidden.hides(&entry.name) {
+            return Some("hidden");
+        }
+        let is_dir = entry.kind == Kind::Directory;
+        ignores.is_some_and(|ignores| ignores.ignored(path.rel(), is_dir)).then_some("ignored")
     }
 
-    fn descend(&mut self, found: &Found, name: &[u8], ignores: Option<Arc<Ignores>>) {
-        let opened = Component::of(name).and_then(|name| {
-            let dir = found.dir.open_dir(name)?;
-            let identity = dir.identity()?;
-            Ok((dir, identity))
-        });
-        match opened {
-            Ok((dir, identity)) => {
-                if self.sandbox.require_storage(&found.path, identity.0, &dir).is_err() {
-                    self.skipped.add("not_storage", 1);
-                } else if let Err(errno) = self.enter(dir, identity, found.path.clone(), ignores) {
-                    self.skipped.add(reason(errno), 1);
-                }
-            }
-            Err(errno) => self.skipped.add(reason(errno), 1),
-        }
-    }
-
-    fn enter(
-        &mut self,
-        dir: Dir,
-        identity: (u64, u64),
-        path: SandboxPath,
-        above: Option<Arc<Ignores>>,
-    ) -> rustix::io::Result<()> {
-        let room = self.options.max_entries.saturating_sub(self.seen).saturating_add(1);
-        let entries = match dir.entries(usize::try_from(room).unwrap_or(usize::MAX)) {
-            Err(Errno::TOOBIG) => {
-                self.capped = true;
-                return Ok(());
-            }
-            other => other?,
-        };
-        let ignores = if self.options.ignored { None } else { self.ignores(&dir, &entries, &path, above) };
-        if let Some(frame) = self.stack.len().checked_sub(MAX_HELD).and_then(|i| self.stack.get_mut(i)) {
-            frame.dir = None;
-        }
-        self.stack.push(Frame { dir: Some(Arc::new(dir)), identity, path, entries: entries.into_iter(), ignores });
-        Ok(())
-    }
-
-    fn ignores(
-        &mut self,
-        dir: &Dir,
+    fn visit(
+        &self,
+        worker: &mut S,
+        folder: &Arc<Folder>,
         entries: &[Entry],
-        path: &SandboxPath,
-        above: Option<Arc<Ignores>>,
-    ) -> Option<Arc<Ignores>> {
-        let has = |name: &[u8], kind: Kind| {
-            let at = entries.binary_search_by(|e| e.name.as_slice().cmp(name));
-            at.ok().and_then(|at| entries.get(at)).is_some_and(|e| e.kind == kind)
+        inside: &mut Inside,
+    ) -> Result<Walked<T>, ToolError> {
+        self.gate.poll()?;
+        let dir = match self.enter(folder, inside) {
+            Ok(dir) => dir,
+            Err(reason) => return Ok(Walked::passed_over(reason)),
         };
-        let mut read = |dir: &Dir, name: &[u8]| {
-            let (matcher, complete) = compile(dir, name)?;
-            if !complete {
-                self.skipped.add("ignore_rules_not_understood", 1);
+        let (mut walked, mut path) = (Walked::default(), folder.path.clone());
+        for entry in entries {
+            path.set_entry(&folder.path, &entry.name);
+            let found = Found { dir, path: &path, kind: entry.kind, over: self.order.over() };
+            (self.visit)(worker, found, &mut walked)?;
+            if self.options.caps.passed(&walked) {
+                break;
             }
-            Some(matcher)
-        };
-        let ignore = has(b".ignore", Kind::File).then(|| read(dir, b".ignore")).flatten();
-        let gitignore = has(b".gitignore", Kind::File).then(|| read(dir, b".gitignore")).flatten();
-        let info = || dir.open_dir(Component::new(b".git")?).ok()?.open_dir(Component::new(b"info")?).ok();
-        let info = has(b".git", Kind::Directory).then(info).flatten();
-        let exclude = info.and_then(|info| read(&info, b"exclude"));
-        if ignore.is_none() && gitignore.is_none() && exclude.is_none() {
-            return above;
         }
-        Some(Arc::new(Ignores { above, base: path.rel().to_vec(), ignore, gitignore, exclude }))
+        Ok(walked)
     }
-}
 
-impl Ignores {
-    /// Whether the nearest rule that speaks says so; `.ignore` files go before `.gitignore` files.
-    fn ignored(&self, rel: &[u8], is_dir: bool) -> bool {
-        let nearest = |pick: fn(&Self) -> Option<&Gitignore>| {
-            let mut level = Some(self);
-            while let Some(here) = level {
-                if let (Some(rules), Some(rest)) = (pick(here), beneath(rel, &here.base)) {
-                    match rules.matched(Path::new(OsStr::from_bytes(rest)), is_dir) {
-                        Match::None => {}
-                        Match::Ignore(_) => return Some(true),
-                        Match::Whitelist(_) => return Some(false),
-                    }
+    /// The folder, open: the one that this thread is in, or that another is in, or opened again.
+    fn enter<'i>(&self, folder: &Arc<Folder>, inside: &'i mut Inside) -> Result<&'i Dir, &'static str> {
+        if !inside.as_ref().is_some_and(|(here, _)| Arc::ptr_eq(here, folder)) {
+            *inside = None;
+            let mut known = folder.dir.lock().unwrap_or_else(PoisonError::into_inner);
+            let dir = if let Some(dir) = known.upgrade() {
+                dir
+            } else {
+                let (dir, identity) = self.open(&folder.path)?;
+                if identity != folder.identity {
+                    return Err("moved");
                 }
-                level = here.above.as_deref();
-            }
-            None
-        };
-        nearest(|i| i.ignore.as_ref())
-            .or_else(|| nearest(|i| i.gitignore.as_ref()))
-            .or_else(|| nearest(|i| i.exclude.as_ref()))
-            .unwrap_or(false)
-    }
-}
-
-/// An ignore file's rules, and whether all of it was understood. `None` where it cannot be opened.
-fn compile(dir: &Dir, name: &[u8]) -> Option<(Gitignore, bool)> {
-    let fd = dir.open(Component::new(name)?, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).ok()?;
-    let stat = fs::fstat(&fd).ok()?;
-    if Kind::of(stat.st_mode) != Kind::File {
-        return None;
-    }
-    let mut complete = size(&stat) <= MAX_IGNORE_BYTES;
-    let mut bytes = Vec::new();
-    let limited = std::io::Read::take(std::fs::File::from(fd), MAX_IGNORE_BYTES);
-    std::io::Read::read_to_end(&mut { limited }, &mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    let mut builder = GitignoreBuilder::new("");
-    for (count, line) in text.trim_start_matches('\u{feff}').split('\n').enumerate() {
-        if count == MAX_IGNORE_LINES {
-            complete = false;
-            break;
+                let dir = Arc::new(dir);
+                *known = Arc::downgrade(&dir);
+                dir
+            };
+            *inside = Some((Arc::clone(folder), dir));
         }
-        complete &= builder.add_line(None, line.trim_end_matches('\r')).is_ok();
+        inside.as_ref().map(|(_, dir)| &**dir).ok_or("moved")
     }
-    match builder.build() {
-        Ok(rules) => Some((rules, complete)),
-        Err(_) => Some((Gitignore::empty(), false)),
+
+    /// Opens a folder by its link-free name. `Err` is the reason why it is passed over.
+    fn open(&self, path: &SandboxPath) -> Result<(Dir, (u64, u64)), &'static str> {
+        let mount = self.sandbox.mount(path).map_err(|_| "moved")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let dir = Dir::new(mount.resolver.open(&mount.root, path.rel(), flags).map_err(reason)?);
+        let identity = dir.identity().map_err(reason)?;
+        self.sandbox.require_storage(path, identity.0, &dir).map_err(|_| "not_storage")?;
+        Ok((dir, identity))
     }
 }
 
@@ -369,7 +394,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    pub(crate) fn new(found: &Found) -> Self {
+    pub(crate) fn new(found: Found<'_>) -> Self {
         let size = (found.kind == Kind::File).then(|| found.size()).flatten();
         Self { path: found.path.to_string(), kind: found.kind, size }
     }
@@ -377,11 +402,11 @@ impl Listed {
 
 impl Sandbox {
     /// Opens a file that a walk found. `Err` is the reason why it is passed over.
-    pub(crate) fn open_found(&self, found: &Found) -> Result<OpenFile, &'static str> {
+    pub(crate) fn open_found(&self, found: Found<'_>) -> Result<OpenFile, &'static str> {
         let name = Component::new(found.path.name()).ok_or("moved")?;
         let fd = found.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(reason)?;
         let stat = fs::fstat(&fd).map_err(reason)?;
-        self.require_file(&found.path, &stat, &fd).map_err(|e| match e.code {
+        self.require_file(found.path, &stat, &fd).map_err(|e| match e.code {
             Code::NotRegularFile => "special",
             _ => "withheld",
         })?;

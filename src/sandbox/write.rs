@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use rustix::fs::{self, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{self, Advice, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::attributes;
@@ -306,13 +306,23 @@ impl Target<'_> {
         let power_safe = self.sandbox.constraints.power_safe;
         if power_safe {
             fs::fsync(&fd).map_err(io.clone()("writing"))?;
+        } else if self.current.is_some() && decided_on.is_some() {
+            // ext4 starts to write a file back by itself where it replaces another, but not where it is exchanged with
+            // one. This starts it, as `sync_file_range` would, and waits for nothing.
+            let _ = fs::fadvise(&fd, 0, None, Advice::DontNeed);
         }
         let written = fs::fstat(&fd).map_err(io.clone()("writing"))?;
         gate.checkpoint()?;
         let put = |flags| self.name().and_then(|to| self.dir.rename(Component::of(&temp.name)?, to, flags));
+        let link = || self.name().and_then(|to| self.dir.link(Component::of(&temp.name)?, to));
         match (&self.current, decided_on) {
             (None, _) => match put(RenameFlags::NOREPLACE) {
                 Ok(()) => temp.renamed = true,
+                // A link is not made over a name either; the temporary one goes when it is dropped.
+                Err(Errno::INVAL | Errno::NOSYS) => link().map_err(|errno| match errno {
+                    Errno::EXIST => self.stale("was created by someone else meanwhile"),
+                    errno => io("writing")(errno),
+                })?,
                 Err(Errno::EXIST) => return Err(self.stale("was created by someone else meanwhile")),
                 Err(errno) => return Err(io("writing")(errno)),
             },
@@ -322,13 +332,22 @@ impl Target<'_> {
             }
             // Writers that do not take our lock are seen by what they put in between: the file that is displaced must
             // be the one that the caller decided on, else it goes back.
-            (Some(old), Some(content)) => {
-                put(RenameFlags::EXCHANGE).map_err(io.clone()("writing"))?;
-                if !self.displaced(&temp, old, content) {
+            (Some(old), Some(content)) => match put(RenameFlags::EXCHANGE) {
+                Ok(()) if self.holds(&temp.name, old, content) => {}
+                Ok(()) => {
                     put(RenameFlags::EXCHANGE).map_err(io.clone()("putting back"))?;
                     return Err(self.stale("was changed by someone else meanwhile"));
                 }
-            }
+                // The file system cannot, as `guarantees` says: what such a writer does between these two is lost.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    if !self.holds(self.path.name(), old, content) {
+                        return Err(self.stale("was changed by someone else meanwhile"));
+                    }
+                    put(RenameFlags::empty()).map_err(io.clone()("writing"))?;
+                    temp.renamed = true;
+                }
+                Err(errno) => return Err(io("writing")(errno)),
+            },
         }
         drop(temp);
         self.committed = true;
@@ -350,10 +369,10 @@ impl Target<'_> {
         ToolError::new(Code::Stale, format!("`{}` {what}", self.path)).hint("Read it, then decide again.")
     }
 
-    /// Whether what an exchange put under the temporary name is the old file, with the content that was decided on.
-    fn displaced(&self, temp: &Temp<'_>, old: &Stat, content: &[u8]) -> bool {
-        let opened = Component::of(&temp.name)
-            .and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
+    /// Whether `name` is the old file, with the content that was decided on.
+    fn holds(&self, name: &[u8], old: &Stat, content: &[u8]) -> bool {
+        let opened =
+            Component::of(name).and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
         let Ok(fd) = opened else { return false };
         let Ok(stat) = fs::fstat(&fd) else { return false };
         if (stat.st_dev, stat.st_ino) != (old.st_dev, old.st_ino) {

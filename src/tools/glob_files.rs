@@ -13,8 +13,8 @@ use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
 use crate::sandbox::path::components;
-use crate::sandbox::walk::{Hidden, Skipped, Walk, WalkOptions};
-use crate::sandbox::{Access, Gate, Kind, SandboxPath};
+use crate::sandbox::walk::{Caps, Found, Hidden, Skipped, WalkOptions, Walked, walk};
+use crate::sandbox::{Access, Kind, SandboxPath};
 
 pub(super) struct GlobFiles;
 
@@ -58,31 +58,30 @@ impl BuiltIn for GlobFiles {
                 .hint("Name the folder with `path` and match below it."));
         }
         let globs = Globs::compile("pattern", pattern)?;
-        let (dir, real) = call.sandbox().open_dir(&path, call)?;
+        let (_, real) = call.sandbox().open_dir(&path, call)?;
         let limits = call.limits();
         let options = WalkOptions {
             hidden: if args.hidden.unwrap_or(false) { Hidden::All } else { Hidden::Named(globs.dotted()) },
             ignored: args.ignored.unwrap_or(false),
             depth: globs.depth(),
-            max_entries: limits.max_scan_files,
+            caps: Caps { entries: limits.max_scan_files, bytes: u64::MAX, weight: usize::MAX },
             access: Access::List,
         };
-        let mut walk = Walk::new(call.sandbox(), call, dir, &real, options)?;
-        let mut found = Vec::new();
-        while let Some(entry) = walk.next()? {
-            call.poll()?;
-            if matches!(entry.kind, Kind::File | Kind::Link) && globs.matches(&entry.path, &real) {
-                found.push((entry.modified(), entry.path));
+        let visit = |(): &mut (), entry: Found<'_>, walked: &mut Walked<_>| {
+            if matches!(entry.kind, Kind::File | Kind::Link) && globs.matches(entry.path, &real) {
+                walked.items.push((entry.modified(), entry.path.clone()));
             }
-        }
+            Ok(())
+        };
+        let Walked { items: mut found, skipped, capped, .. } =
+            walk(call.sandbox(), call, &real, &options, || (), visit)?;
         // The newest first; of one age in path order.
         found.sort_by_key(|(modified, _)| std::cmp::Reverse(*modified));
         let total = found.len() as u64;
         found.truncate(limits.max_results);
         let mut paths: Vec<String> = found.iter().map(|(_, path)| path.to_string()).collect();
         let shown = paths.len();
-        let more = walk.capped || (shown as u64) < total;
-        let skipped = std::mem::take(&mut walk.skipped);
+        let more = capped || (shown as u64) < total;
         let mut text = String::new();
         for path in &paths {
             let _ = writeln!(text, "{path}");
@@ -98,7 +97,7 @@ impl BuiltIn for GlobFiles {
         });
         let truncated = more || paths.len() < shown;
         if more {
-            let of = if walk.capped { "more than".to_owned() } else { format!("{total},") };
+            let of = if capped { "more than".to_owned() } else { format!("{total},") };
             notices.push(format!("[Of {of} the newest {shown} are given. Narrow the pattern or the path.]"));
         }
         if globs.special() {

@@ -1,11 +1,9 @@
-//! `grep_files`: a parallel search over one descriptor-relative walk, in path order. Once the first `max_results`
-//! matches in that order are known, the work stops, not only the output.
+//! `grep_files`: a search in the files that a walk finds, in path order. Once the first `max_results` matches in that
+//! order are known, the work stops, not only the output.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use grep_matcher::Matcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
@@ -22,7 +20,7 @@ use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::walk::{Found, Hidden, Skipped, Walk, WalkOptions};
+use crate::sandbox::walk::{Caps, Found, Hidden, Skipped, WalkOptions, Walked, walk};
 use crate::sandbox::{Access, Gate, Kind, OpenFile, SandboxPath};
 
 /// The longest pattern, in bytes.
@@ -40,15 +38,6 @@ const MAX_STEPS: usize = 32 << 20;
 const MAX_WHOLE: u64 = 1 << 20;
 /// The most lines around a match.
 const MAX_CONTEXT: u64 = 20;
-/// How many files a worker takes at a time.
-const BATCH: usize = 32;
-/// From how many folders at most: each is held open until they are searched.
-const MAX_FOLDERS: usize = 4;
-/// How many entries it looks at for them.
-const MAX_LOOKED_AT: usize = 2048;
-/// The most workers.
-const MAX_WORKERS: usize = 8;
-
 pub(super) struct GrepFiles;
 
 /// What `grep_files` takes.
@@ -154,23 +143,33 @@ impl BuiltIn for GrepFiles {
             cap: call.limits().max_results,
             line_bytes: call.limits().max_line_bytes,
         };
-        let search = Search { matcher: &matcher, reach: reach(&args), options, call, stop: AtomicBool::new(false) };
+        let search = Search { matcher: &matcher, reach: reach(&args), options, call };
+        let limits = call.limits();
         let walk_options = WalkOptions {
             hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
             depth: usize::MAX,
-            max_entries: call.limits().max_scan_files,
+            caps: Caps { entries: limits.max_scan_files, bytes: limits.max_scan_bytes, weight: options.cap },
             access: Access::Read,
         };
-        let collected = match call.sandbox().open_dir(&path, call) {
-            Ok((dir, real)) => {
-                let walk = Walk::new(call.sandbox(), call, dir, &real, walk_options)?;
-                search.tree(walk, include.as_ref(), &real)?
+        let walked = match call.sandbox().open_dir(&path, call) {
+            Ok((_, real)) => {
+                let visit = |worker: &mut Worker, found: Found<'_>, walked: &mut Walked<FileHits>| {
+                    let wanted = || include.as_ref().is_none_or(|glob| glob.matches(found.path, &real));
+                    match found.kind {
+                        Kind::File if wanted() => search.found(worker, found, walked)?,
+                        Kind::File | Kind::Directory => {}
+                        Kind::Link => walked.skipped.add("links", 1),
+                        _ => walked.skipped.add("special", 1),
+                    }
+                    Ok(())
+                };
+                walk(call.sandbox(), call, &real, &walk_options, || search.worker(), visit)?
             }
-            Err(error) if error.code == Code::NotADirectory => search.file(&path)?,
+            Err(error) if error.code == Code::NotADirectory => search.named(&path)?,
             Err(error) => return Err(error),
         };
-        Ok(present(collected, &args, &options, call))
+        Ok(present(walked, &args, &options, call))
     }
 }
 
@@ -262,173 +261,55 @@ struct Search<'a> {
     reach: usize,
     options: Options,
     call: &'a CallContext,
-    stop: AtomicBool,
-}
-
-/// What workers hand in, put back in the walk's order.
-#[derive(Default)]
-struct Collected {
-    waiting: BTreeMap<u64, Vec<FileHits>>,
-    next: u64,
-    files: Vec<FileHits>,
-    rows: usize,
-    skipped: Skipped,
-    scanned: u64,
-    truncated: bool,
-    error: Option<ToolError>,
-}
-
-struct Source<'a> {
-    walk: Walk<'a>,
-    batch: u64,
-    ended: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Search<'_> {
-    fn tree(&self, walk: Walk<'_>, include: Option<&Globs>, start: &SandboxPath) -> Result<Collected, ToolError> {
-        let source = Mutex::new(Source { walk, batch: 0, ended: false });
-        let collected = Mutex::new(Collected::default());
-        let work = || {
-            let mut worker = self.worker();
-            while let Some((batch, files)) = self.take(&source, include, start, &collected) {
-                self.batch(&mut worker, batch, &files, &collected);
+    /// Searches a file that a walk found.
+    fn found(&self, worker: &mut Worker, found: Found<'_>, walked: &mut Walked<FileHits>) -> Result<(), ToolError> {
+        match self.call.sandbox().open_found(found) {
+            Ok(file) => self.open(worker, &file, found.over, walked),
+            Err(reason) => {
+                walked.skipped.add(reason, 1);
+                Ok(())
             }
-        };
-        // A small tree is done by one; only a walk that goes on gets help.
-        let mut worker = self.worker();
-        if let Some((batch, files)) = self.take(&source, include, start, &collected) {
-            self.batch(&mut worker, batch, &files, &collected);
-        }
-        drop(worker);
-        if !lock(&source).ended {
-            let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS));
-            std::thread::scope(|scope| {
-                for _ in 1..workers {
-                    scope.spawn(work);
-                }
-                work();
-            });
-        }
-        let mut collected = collected.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let source = source.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = collected.error.take() {
-            return Err(error);
-        }
-        collected.truncated |= source.walk.capped || self.stop.load(Ordering::Relaxed);
-        collected.skipped.merge(&source.walk.skipped);
-        Ok(collected)
-    }
-
-    /// The next files to search, in path order.
-    fn take(
-        &self,
-        source: &Mutex<Source<'_>>,
-        include: Option<&Globs>,
-        start: &SandboxPath,
-        collected: &Mutex<Collected>,
-    ) -> Option<(u64, Vec<Found>)> {
-        let mut source = lock(source);
-        let (mut files, mut folders) = (Vec::with_capacity(BATCH), 0);
-        if source.ended {
-            return None;
-        }
-        for _ in 0..MAX_LOOKED_AT {
-            if files.len() == BATCH || folders == MAX_FOLDERS || source.ended {
-                break;
-            }
-            if self.stop.load(Ordering::Relaxed) {
-                source.ended = true;
-                break;
-            }
-            match source.walk.next() {
-                Ok(Some(found)) => match found.kind {
-                    Kind::File if include.is_none_or(|glob| glob.matches(&found.path, start)) => {
-                        let same = files.last().is_some_and(|last: &Found| Arc::ptr_eq(&last.dir, &found.dir));
-                        folders += usize::from(!same);
-                        files.push(found);
-                    }
-                    Kind::File | Kind::Directory => {}
-                    Kind::Link => lock(collected).skipped.add("links", 1),
-                    _ => lock(collected).skipped.add("special", 1),
-                },
-                Ok(None) => source.ended = true,
-                Err(error) => {
-                    lock(collected).error.get_or_insert(error);
-                    self.stop.store(true, Ordering::Relaxed);
-                    source.ended = true;
-                }
-            }
-        }
-        source.batch += 1;
-        Some((source.batch - 1, files))
-    }
-
-    fn batch(&self, worker: &mut Worker, batch: u64, files: &[Found], collected: &Mutex<Collected>) {
-        let mut found = Vec::new();
-        let mut skipped = Skipped::default();
-        let mut scanned = 0;
-        let mut failed = None;
-        if let Err(error) = self.call.poll() {
-            failed = Some(error);
-        }
-        for file in files {
-            if failed.is_some() || self.stop.load(Ordering::Relaxed) {
-                break;
-            }
-            match self.call.sandbox().open_found(file) {
-                Ok(open) => {
-                    scanned += open.size;
-                    match self.one(worker, &open) {
-                        Ok(hits) => keep(hits, &mut found, &mut skipped),
-                        Err(Failure::Call(error)) => failed = Some(error),
-                        Err(Failure::File(reason)) => skipped.add(reason, 1),
-                    }
-                }
-                Err(reason) => skipped.add(reason, 1),
-            }
-        }
-        let mut collected = lock(collected);
-        collected.skipped.merge(&skipped);
-        collected.scanned += scanned;
-        if collected.scanned > self.call.limits().max_scan_bytes {
-            collected.truncated = true;
-            self.stop.store(true, Ordering::Relaxed);
-        }
-        if let Some(error) = failed {
-            collected.error.get_or_insert(error);
-            self.stop.store(true, Ordering::Relaxed);
-        }
-        collected.waiting.insert(batch, found);
-        while let Some(files) = {
-            let next = collected.next;
-            collected.waiting.remove(&next)
-        } {
-            collected.next += 1;
-            for file in files {
-                collected.rows += self.options.rows_of(&file);
-                collected.files.push(file);
-            }
-        }
-        if collected.rows > self.options.cap {
-            self.stop.store(true, Ordering::Relaxed);
         }
     }
 
-    fn file(&self, path: &SandboxPath) -> Result<Collected, ToolError> {
+    /// Searches a file that was named.
+    fn named(&self, path: &SandboxPath) -> Result<Walked<FileHits>, ToolError> {
         self.call.authorise(path, Access::Read)?;
         let file = self.call.sandbox().open_file(path, self.call)?;
-        let mut collected = Collected::default();
-        match self.one(&mut self.worker(), &file) {
-            Ok(hits) => keep(hits, &mut collected.files, &mut collected.skipped),
-            Err(Failure::Call(error)) => return Err(error),
-            Err(Failure::File(reason)) => collected.skipped.add(reason, 1),
+        let mut walked = Walked::default();
+        self.open(&mut self.worker(), &file, &AtomicBool::new(false), &mut walked)?;
+        Ok(walked)
+    }
+
+    /// A file with matches is kept; one that turned out binary before any is counted.
+    fn open(
+        &self,
+        worker: &mut Worker,
+        file: &OpenFile,
+        over: &AtomicBool,
+        walked: &mut Walked<FileHits>,
+    ) -> Result<(), ToolError> {
+        walked.bytes += file.size;
+        match self.one(worker, file, over) {
+            Ok(hits) => {
+                walked.skipped.add("line_ends_not_searched", hits.cut_lines);
+                if hits.count > 0 {
+                    walked.weight += self.options.rows_of(&hits);
+                    walked.items.push(hits);
+                } else if hits.binary_at.is_some() {
+                    walked.skipped.add("binary", 1);
+                }
+                Ok(())
+            }
+            Err(Failure::Call(error)) => Err(error),
+            Err(Failure::File(reason)) => {
+                walked.skipped.add(reason, 1);
+                Ok(())
+            }
         }
-        collected.scanned = file.size;
-        Ok(collected)
     }
 
     fn worker(&self) -> Worker {
@@ -442,14 +323,15 @@ impl Search<'_> {
     }
 
     /// Searches one file. A NUL byte ends the text of a file, whichever way it is read.
-    fn one(&self, worker: &mut Worker, file: &OpenFile) -> Result<FileHits, Failure> {
+    fn one(&self, worker: &mut Worker, file: &OpenFile, over: &AtomicBool) -> Result<FileHits, Failure> {
         let mut sink = Hits {
             search: self,
             found: FileHits { path: file.path.clone(), rows: Vec::new(), count: 0, binary_at: None, cut_lines: 0 },
             kept: 0,
         };
+        let search = self;
         let mut reader =
-            Checked { file, search: self, line: 0, dropping: false, cut_lines: 0, passed: 0, wide: false, nul: None };
+            Checked { file, search, over, line: 0, dropping: false, cut_lines: 0, passed: 0, wide: false, nul: None };
         let Worker { searcher, buffer } = worker;
         let done = if file.size <= MAX_WHOLE && self.reach == MAX_SEARCHED_LINE {
             self.call.poll().map_err(Failure::Call)?;
@@ -496,21 +378,13 @@ impl Options {
     }
 }
 
-/// A file with matches is kept; one that turned out binary before any is counted.
-fn keep(hits: FileHits, found: &mut Vec<FileHits>, skipped: &mut Skipped) {
-    skipped.add("line_ends_not_searched", hits.cut_lines);
-    if hits.count > 0 {
-        found.push(hits);
-    } else if hits.binary_at.is_some() {
-        skipped.add("binary", 1);
-    }
-}
-
 /// A file read in parts, with the call's deadline and cancellation checked at each. Of an over-long line only the
 /// beginning is passed on, so that memory stays bounded and line numbers right.
 struct Checked<'a> {
     file: &'a OpenFile,
     search: &'a Search<'a>,
+    /// Set once the search of this file is for nothing.
+    over: &'a AtomicBool,
     /// How long the last line is so far.
     line: usize,
     dropping: bool,
@@ -527,7 +401,7 @@ impl io::Read for Checked<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.search.call.poll().map_err(io::Error::other)?;
-            if self.nul.is_some() {
+            if self.nul.is_some() || self.over.load(Ordering::Relaxed) {
                 return Ok(0);
             }
             let room = buffer.len().min(self.search.reach);
@@ -638,13 +512,13 @@ fn snippet(line: &[u8], start: usize, end: usize, max: usize) -> (String, bool) 
     )
 }
 
-fn present(collected: Collected, args: &Args, options: &Options, call: &CallContext) -> Output {
+fn present(walked: Walked<FileHits>, args: &Args, options: &Options, call: &CallContext) -> Output {
     let limits = call.limits();
-    let mut truncated = collected.truncated;
+    let mut truncated = walked.capped;
     let (mut text, mut matches, mut names) = (String::new(), Vec::new(), Vec::new());
     let (mut count, mut rows, mut files, mut data_bytes) = (0, 0, 0_u64, 0);
     let mut notices = Vec::new();
-    'files: for file in collected.files {
+    'files: for file in walked.items {
         if rows >= options.cap {
             truncated = true;
             break;
@@ -694,7 +568,7 @@ fn present(collected: Collected, args: &Args, options: &Options, call: &CallCont
             }
         }
     }
-    let more = truncated && (collected.truncated || rows >= options.cap);
+    let more = truncated && (walked.capped || rows >= options.cap);
     if more {
         notices.push(format!(
             "[Only the first {rows} results are given; there are more. Narrow the search with path or include.]"
@@ -703,15 +577,15 @@ fn present(collected: Collected, args: &Args, options: &Options, call: &CallCont
     if count == 0 {
         notices.push("[No matches.]".to_owned());
     }
-    let left_out = collected.skipped.sentence();
+    let left_out = walked.skipped.sentence();
     if !left_out.is_empty() {
         notices.push(format!("[{left_out}]"));
     }
     let at_least = if more { "at least " } else { "" };
     let summary = format!("searched for `{}`: {at_least}{count} matches in {files} files", cut(&args.pattern, 60));
-    call.notes().bytes_in = collected.scanned;
+    call.notes().bytes_in = walked.bytes;
     let files = if options.mode == Mode::Files { FilesData::Names(names) } else { FilesData::Number(files) };
-    let data = GrepData { matches, count, files, truncated, skipped: collected.skipped };
+    let data = GrepData { matches, count, files, truncated, skipped: walked.skipped };
     Output {
         summary,
         data: Some(Data::new(data)),

@@ -12,8 +12,8 @@ use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
 use crate::result::{Content, Data};
-use crate::sandbox::walk::{Hidden, Listed, Skipped, Walk, WalkOptions};
-use crate::sandbox::{Access, Gate, Kind, SandboxPath};
+use crate::sandbox::walk::{Caps, Found, Hidden, Listed, Skipped, WalkOptions, Walked, walk};
+use crate::sandbox::{Access, Kind, SandboxPath};
 
 /// What an entry takes in the data beside its path, in bytes.
 const ENTRY_BYTES: usize = 48;
@@ -62,43 +62,38 @@ impl BuiltIn for ListFiles {
             );
         }
         let pattern = args.pattern.as_deref().map(|text| Globs::compile("pattern", text)).transpose()?;
-        let (dir, real) = call.sandbox().open_dir(&path, call)?;
+        let (_, real) = call.sandbox().open_dir(&path, call)?;
         let limits = call.limits();
         let options = WalkOptions {
             hidden: Hidden::shown(args.hidden.unwrap_or(false)),
             ignored: args.ignored.unwrap_or(false),
             depth: usize::try_from(args.depth.unwrap_or(1)).unwrap_or(usize::MAX),
-            max_entries: limits.max_scan_files,
+            caps: Caps { entries: limits.max_scan_files, bytes: u64::MAX, weight: limits.max_results },
             access: Access::List,
         };
-        let mut walk = Walk::new(call.sandbox(), call, dir, &real, options)?;
-        let mut data = ListData { entries: Vec::new(), truncated: false, skipped: Skipped::default() };
-        let (mut text, mut data_bytes) = (String::new(), 0);
-        let mut count = 0;
-        while let Some(found) = walk.next()? {
-            call.poll()?;
-            if pattern.as_ref().is_some_and(|p| !p.matches(&found.path, &real)) {
-                continue;
+        let visit = |(): &mut (), found: Found<'_>, walked: &mut Walked<Listed>| {
+            if pattern.as_ref().is_none_or(|pattern| pattern.matches(found.path, &real)) {
+                walked.items.push(Listed::new(found));
+                walked.weight += 1;
             }
-            if count == limits.max_results {
-                data.truncated = true;
-                break;
-            }
-            let entry = Listed::new(&found);
+            Ok(())
+        };
+        let walked = walk(call.sandbox(), call, &real, &options, || (), visit)?;
+        let (more, count) = (walked.capped, walked.items.len().min(limits.max_results));
+        let (mut text, mut entries, mut data_bytes) = (String::new(), Vec::new(), 0);
+        for entry in walked.items.into_iter().take(limits.max_results) {
             let _ = match (entry.kind, entry.size) {
                 (Kind::Directory, _) => writeln!(text, "{}/", entry.path),
                 (Kind::File, Some(size)) => writeln!(text, "{}\t{size}", entry.path),
                 (kind, _) => writeln!(text, "{}\t({})", entry.path, kind.as_str()),
             };
-            count += 1;
             data_bytes += entry.path.len() + ENTRY_BYTES;
             if data_bytes <= limits.max_output_bytes {
-                data.entries.push(entry);
+                entries.push(entry);
             }
         }
-        let more = data.truncated || walk.capped;
-        data.truncated = more || data.entries.len() < count;
-        data.skipped = std::mem::take(&mut walk.skipped);
+        let truncated = more || entries.len() < count;
+        let data = ListData { entries, truncated, skipped: walked.skipped };
         let mut notices = Vec::new();
         if count == 0 {
             notices.push(format!("[{real}: no entries to list.]"));
@@ -111,7 +106,6 @@ impl BuiltIn for ListFiles {
             notices.push(format!("[{left_out}]"));
         }
         let summary = format!("listed {real}: {count} entries{}", if more { ", more exist" } else { "" });
-        let truncated = data.truncated;
         let content = vec![Content::text(text)];
         Ok(Output { summary, data: Some(Data::new(data)), content, notices, truncated, ..Output::default() })
     }

@@ -1,9 +1,11 @@
 """list_files, glob_files and grep_files find what is there, say what they left out, and end in time: cases C45 to C51."""
 
 import codecs
+import contextlib
 import json
 import os
 import random
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -408,3 +410,24 @@ def test_cancelling_holds_inside_a_file(box: Box, shape: str) -> None:
     assert box.code("grep_files", pattern=EXPLOSIVE) == "cancelled"
     assert time.perf_counter() - start < 3
     timer.join()
+
+
+def test_a_search_without_descriptors_says_what_it_left_out(box: Box) -> None:
+    for name in ("a/x", "a/y", "b/x"):
+        box.put(name, "needle\n")
+    box.ok("grep_files", pattern="needle")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        # One is left: a folder can be opened, but nothing in it.
+        os.close(held.pop())
+        found = grep(box, "needle")
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (found["count"], found["skipped"]) == (0, {"out_of_descriptors_or_memory": 3})

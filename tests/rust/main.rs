@@ -14,3 +14,4 @@ mod race;
 mod record;
 mod support;
 mod walk;
+mod write;

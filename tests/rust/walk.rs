@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::support::Thing::{Directory, Fifo, File, Link};
-use crate::support::{Fixture, INSIDE, Setup, answer, descriptors};
+use crate::support::{Fixture, INSIDE, Setup, answer, descriptors, visible};
 
 /// The most descriptors that a walk may hold.
 const MAX_DESCRIPTORS: usize = 64;
@@ -227,4 +227,32 @@ fn ignore_files_that_are_links_or_pipes_are_not_read() {
         listed(&fixture, &data).into_iter().map(|(path, ..)| path.into_os_string().into_vec()).collect();
     let expected = ["in", "in/a.txt", "in/rules", "sub", "sub/a.txt", "top.txt"].map(|name| name.as_bytes().to_vec());
     assert_eq!(names, expected);
+}
+
+#[test]
+fn a_capped_answer_is_the_same_each_time() {
+    let limits = json!({"max_results": 40, "max_output_lines": 1_000_000});
+    let fixture = Fixture::with(&Setup { config: json!({ "limits": limits }), in_memory: true, ..Setup::default() });
+    // Each folder holds what is found and what is left out; some files take longer than others.
+    for n in 0..300 {
+        fixture.lay(format!("t/{:02}/{n:03}/a", n % 7), File("x\ny\nx\n"));
+        fixture.lay(format!("t/{:02}/{n:03}/b", n % 7), File(&"y\n".repeat(n % 5 * 10_000)));
+        fixture.lay(format!("t/{:02}/{n:03}/binary", n % 7), File("\0"));
+        fixture.lay(format!("t/{:02}/{n:03}/link", n % 7), Link("a"));
+        fixture.lay(format!("t/{:02}/{n:03}/.hidden", n % 7), File("x\n"));
+    }
+    for (tool, args) in [
+        ("grep_files", json!({"pattern": "x"})),
+        ("grep_files", json!({"pattern": "x", "context": 1})),
+        ("grep_files", json!({"pattern": "x|y", "output": "count"})),
+        ("grep_files", json!({"pattern": "nothing", "output": "files"})),
+        ("list_files", json!({"depth": 9})),
+        ("list_files", json!({"depth": 9, "pattern": "link"})),
+        ("glob_files", json!({"pattern": "b"})),
+    ] {
+        let first = visible(&fixture.call(tool, args.clone()));
+        for _ in 0..20 {
+            assert_eq!(visible(&fixture.call(tool, args.clone())), first, "{tool} {args}");
+        }
+    }
 }
