@@ -61,7 +61,9 @@ pub trait Gate: Sync {
     /// Whether a walk may report the name; not recorded.
     fn visible(&self, path: &SandboxPath, access: Access) -> bool;
     /// What the host's approval of the call says that the file of that link-free name holds; `None` where it says nothing.
-    fn approved_state(&self, path: &SandboxPath) -> Option<&str>;
+    fn approved_state(&self, _path: &SandboxPath) -> Option<&str> {
+        None
+    }
     /// Fails once the call is cancelled or its time is up. Asks nobody: fit for use under a lock.
     fn checkpoint(&self) -> Result<(), ToolError>;
     /// The same, and asks the host now and then whether it was interrupted.
