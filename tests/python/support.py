@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import traceback
@@ -30,6 +31,34 @@ SINKS = ("logs/tools.jsonl", "events.jsonl", "logs/errors.jsonl")
 # Events that a call may leave beside that of its end.
 BESIDE = ("tool.started", "artifact.created", "permission.requested", "permission.granted")
 STATUS_EVENT = {"completed": "tool.completed", "blocked": "tool.blocked", "cancelled": "tool.cancelled"}
+
+
+# System calls by their numbers on x86-64; openat2 and later ones have the same everywhere.
+SYSTEM_CALLS = {
+    "openat": 257,
+    "mkdirat": 258,
+    "unlinkat": 263,
+    "readlinkat": 267,
+    "faccessat": 269,
+    "renameat2": 316,
+    "openat2": 437,
+    "faccessat2": 439,
+}
+
+
+def forbid(answer: int, *calls: str) -> None:
+    """Installs a seccomp filter on this process, and on all that it will start: these calls fail with that errno."""
+    load, equal, ret = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
+    allow, fail = 0x7FFF_0000, 0x0005_0000 | answer  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+    tests = [(equal, len(calls) - at, 0, SYSTEM_CALLS[call]) for at, call in enumerate(calls)]
+    steps = [(load, 0, 0, 0), *tests, (ret, 0, 0, allow), (ret, 0, 0, fail)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, *(ctypes.c_ulong(n) for n in (1, 0, 0, 0))) != 0:  # PR_SET_NO_NEW_PRIVS
+        raise OSError(ctypes.get_errno(), "prctl")
+    if libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(program)) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def refuse_constant(text: str) -> NoReturn:
