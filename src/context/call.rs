@@ -461,6 +461,12 @@ impl Gate for CallContext {
         self.ask(path, access, seen).is_ok()
     }
 
+    fn may_be_folded(&self, path: &SandboxPath) -> bool {
+        let Ok(policy) = self.policy() else { return false };
+        let one = |path: &SandboxPath| policy.may_be_folded(&Resource { mount: path.mount(), rel: path.rel() });
+        one(path) || self.sandbox().aliases(path).any(|alias| one(&alias))
+    }
+
     fn approved_state(&self, path: &SandboxPath) -> Option<&str> {
         self.0.granted.get().and_then(|grant| grant.state_of(&path.to_string()))
     }

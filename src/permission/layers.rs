@@ -1,11 +1,12 @@
 //! [`Policy`]: four [`Layers`] merged and frozen. Merging is a pure function; a policy is the same wherever it is built.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
 use super::decision::{Decision, Layer, PermissionResult};
-use super::pattern::{Pattern, Resource};
+use super::pattern::{Pattern, Resource, fold};
 use super::rule::{Compiled, EXTERNAL_DIRECTORY, Effect, READ_SECRET, Rule, is_secret};
 use super::{BUILT_IN_ACTIONS, Capability, capabilities_of};
 use crate::error::{Code, KgentError, ToolError};
@@ -37,6 +38,8 @@ pub struct Policy {
     /// Runtime, sandbox, config: those that have rules.
     layers: Vec<Ruled>,
     skills: Vec<Ruled>,
+    /// Whether a pattern that forbids something has letters that fold.
+    folds: bool,
 }
 
 /// A policy as JSON has it; loading merges it again.
@@ -123,7 +126,9 @@ impl Policy {
         for (id, rules) in &source.skills {
             skills.push(Ruled::compile(Layer::Skill, &format!("skill {id}"), rules, mounts)?);
         }
-        Ok(Self { mounts: mounts.to_vec(), source, layers: ruled, skills })
+        let mut rules = ruled.iter().chain(&skills).flat_map(|ruled: &Ruled| &ruled.rules);
+        let folds = rules.any(|rule| rule.folded.is_some() && rule.pattern.folds());
+        Ok(Self { mounts: mounts.to_vec(), source, layers: ruled, skills, folds })
     }
 
     /// Whether `action`, done with `capabilities`, may be done to `resource`.
@@ -240,6 +245,22 @@ impl Policy {
             return self.decide_read(action, &target).permission_result(action, resource);
         }
         self.decide(action, capabilities, &target).permission_result(action, resource)
+    }
+
+    /// Whether a rule, or the list of secrets, forbids the name only in another case or normal form: on some volumes it
+    /// leads to the same file.
+    pub(crate) fn may_be_folded(&self, resource: &Resource<'_>) -> bool {
+        let rel = fold(resource.rel);
+        if matches!(rel, Cow::Borrowed(_)) && !self.folds {
+            return false;
+        }
+        let mount = resource.mount.to_lowercase();
+        let folded = Resource { mount: &mount, rel: &rel };
+        let mut rules = self.layers.iter().chain(&self.skills).flat_map(|ruled| &ruled.rules);
+        is_secret(&rel) && !is_secret(resource.rel)
+            || rules.any(|rule| {
+                rule.folded.as_ref().is_some_and(|pattern| pattern.matches(&folded)) && !rule.pattern.matches(resource)
+            })
     }
 
     /// Whether any rule says `ask`.

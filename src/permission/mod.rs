@@ -12,6 +12,7 @@ mod rule;
 
 pub use self::decision::{Decision, Layer, PermissionResult};
 pub use self::layers::{Layers, Policy};
+pub(crate) use self::pattern::fold;
 pub use self::pattern::{MAX_PATTERN_BYTES, Pattern, Resource};
 pub use self::rule::{EXTERNAL_DIRECTORY, Effect, READ_SECRET, Rule, is_secret};
 

@@ -14,11 +14,16 @@
 //!
 //! `*`, `?` and `[a-z]`, `[!a]` stay in a component; `**` is special only as a whole component; `{a,b}` is one pattern
 //! for each alternative; `\` takes the next character as it is. A `?` is one character, or one byte that is not part of
-//! any. Nothing is case-folded or normalised. What can only be a mistake is refused, not taken literally: host paths,
+//! any. Nothing is case-folded or normalised, except to find
+//! a deny that a volume which does so would go round. What can only be a mistake is refused, not taken literally: host paths,
 //! `..`, `~/`, and a `!` in front.
 //!
 //! Matching is greedy with one step back to the last `*` or `**`: its cost is bounded by the length of the pattern
 //! times the length of the name, and it allocates nothing.
+
+use std::borrow::Cow;
+
+use unicode_normalization::UnicodeNormalization;
 
 use crate::sandbox::path::WORKSPACE;
 
@@ -152,6 +157,16 @@ impl Pattern {
         &self.text
     }
 
+    /// The pattern for names that were [`fold`]ed. Only denies are ever folded: folding an allow would widen it.
+    pub(crate) fn folded(&self) -> Self {
+        Self { text: self.text.clone(), shapes: self.shapes.iter().map(Shape::folded).collect() }
+    }
+
+    /// Whether folding changes it.
+    pub(crate) fn folds(&self) -> bool {
+        matches!(fold(self.text.as_bytes()), Cow::Owned(_))
+    }
+
     /// Whether it is exactly `*`.
     pub fn is_every(&self) -> bool {
         &*self.text == "*"
@@ -177,7 +192,62 @@ impl Pattern {
     }
 }
 
+/// A name as a volume compares it that does not tell upper case from lower: NFC, in lower case. Bytes that are no text
+/// stay as they are.
+pub(crate) fn fold(name: &[u8]) -> Cow<'_, [u8]> {
+    if name.iter().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
+        return Cow::Borrowed(name);
+    }
+    let mut out = Vec::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        let folded: String = chunk.valid().nfc().flat_map(char::to_lowercase).nfc().collect();
+        out.extend_from_slice(folded.as_bytes());
+        out.extend_from_slice(chunk.invalid());
+    }
+    Cow::Owned(out)
+}
+
+impl Part {
+    fn folded(&self) -> Self {
+        let bytes = |bytes: &[u8]| fold(bytes).into();
+        match self {
+            Self::AnyDepth => Self::AnyDepth,
+            Self::Literal(literal) => Self::Literal(bytes(literal)),
+            Self::Around(before, after) => Self::Around(bytes(before), bytes(after)),
+            // Beyond ASCII a pattern that mixes wildcards is compared as it is written.
+            Self::Glob(tokens) => Self::Glob(tokens.iter().map(Token::folded).collect()),
+        }
+    }
+}
+
+impl Token {
+    fn folded(&self) -> Self {
+        match self {
+            Self::Byte(byte) => Self::Byte(byte.to_ascii_lowercase()),
+            Self::Class(negated, ranges) => {
+                let upper =
+                    |(low, high): &(char, char)| Some((*low.max(&'A'), *high.min(&'Z'))).filter(|(l, h)| l <= h);
+                let lower =
+                    ranges.iter().filter_map(upper).map(|(l, h)| (l.to_ascii_lowercase(), h.to_ascii_lowercase()));
+                Self::Class(*negated, ranges.iter().copied().chain(lower).collect())
+            }
+            Self::One => Self::One,
+            Self::Star => Self::Star,
+        }
+    }
+}
+
 impl Shape {
+    fn folded(&self) -> Self {
+        match self {
+            Self::Every => Self::Every,
+            Self::Name(part) => Self::Name(part.folded()),
+            Self::Path { place, parts } => {
+                Self::Path { place: *place, parts: parts.iter().map(Part::folded).collect() }
+            }
+        }
+    }
+
     fn compile(text: &str, mounts: &[String]) -> Result<Self, String> {
         if text == "*" {
             return Ok(Self::Every);
@@ -512,6 +582,27 @@ mod tests {
     fn matches(pattern: &str, path: &str) -> bool {
         let mounts = mounts();
         Pattern::compile(pattern, &mounts).unwrap().matches(&Resource::parse(path, &mounts))
+    }
+
+    #[test]
+    fn a_folded_pattern_matches_what_a_folding_volume_takes_for_the_same_name() {
+        let mounts = ["Docs".to_owned()];
+        for (pattern, mount, name, hit) in [
+            ("private/**", "workspace", "Private/K", true),
+            ("Private/**", "workspace", "private/k", true),
+            ("*.PEM", "workspace", "a.pem", true),
+            ("caf\u{e9}", "workspace", "CAFE\u{301}", true),
+            ("[A-C]?x", "workspace", "BZX", true),
+            ("Docs/Secret/*", "Docs", "SECRET/a", true),
+            ("Docs/Secret/*", "workspace", "SECRET/a", false),
+            ("private/**", "workspace", "privat/k", false),
+        ] {
+            let folded = Pattern::compile(pattern, &mounts).unwrap().folded();
+            let (mount, rel) = (mount.to_lowercase(), fold(name.as_bytes()));
+            assert_eq!(folded.matches(&Resource { mount: &mount, rel: &rel }), hit, "{pattern} {name}");
+        }
+        assert_eq!(fold(b"A\xffB"), &b"a\xffb"[..]);
+        assert!(matches!(fold(b"plain/name-1.txt"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -98,7 +98,8 @@ impl Rule {
         }
         let pattern = Pattern::compile(&self.resource, mounts).map_err(|e| format!("resource: {e}"))?;
         let says = format!("{whose}: {self}").into();
-        Ok(Compiled { action: self.action.as_str().into(), capability, effect: self.effect, pattern, says })
+        let folded = (self.effect != Effect::Allow && !pattern.is_every()).then(|| pattern.folded());
+        Ok(Compiled { action: self.action.as_str().into(), capability, effect: self.effect, pattern, folded, says })
     }
 }
 
@@ -115,6 +116,8 @@ pub(super) struct Compiled {
     pub(super) capability: Option<Capability>,
     pub(super) effect: Effect,
     pub(super) pattern: Pattern,
+    /// The same for folded names, of a rule that forbids something.
+    pub(super) folded: Option<Pattern>,
     /// Its text, for records.
     pub(super) says: Box<str>,
 }

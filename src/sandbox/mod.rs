@@ -18,6 +18,7 @@ mod resolver;
 pub(crate) mod walk;
 pub(crate) mod write;
 
+use std::borrow::Cow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub use self::path::SandboxPath;
 pub(crate) use self::path::is_deceptive;
 use self::path::{MountTable, components};
 use crate::error::{Code, KgentError, ToolError};
-use crate::permission::{Capability, Effect, Pattern, Resource, Rule};
+use crate::permission::{Capability, Effect, Pattern, Resource, Rule, fold};
 
 /// How often a name is expanded anew, when it keeps changing under the call.
 const MAX_RETRIES: usize = 16;
@@ -60,6 +61,10 @@ pub trait Gate: Sync {
     fn permit(&self, path: &SandboxPath, access: Access) -> Result<(), ToolError>;
     /// Whether a walk may report the name; not recorded.
     fn visible(&self, path: &SandboxPath, access: Access) -> bool;
+    /// Whether the policy would forbid the name in another case or normal form.
+    fn may_be_folded(&self, _path: &SandboxPath) -> bool {
+        false
+    }
     /// What the host's approval of the call says that the file of that link-free name holds; `None` where it says nothing.
     fn approved_state(&self, _path: &SandboxPath) -> Option<&str> {
         None
@@ -161,6 +166,8 @@ pub struct Sandbox {
     mounts: Vec<Mount>,
     pins: Vec<Pin>,
     constraints: Constraints,
+    /// Whether a name that the sandbox protects has letters that fold.
+    folds: bool,
     /// Devices other than a mount's own that were found to be storage.
     storage: ArcSwap<Vec<u64>>,
 }
@@ -215,7 +222,10 @@ impl Sandbox {
                 mount.overlaps = found;
             }
         }
-        Ok(Self { table, mounts, pins, constraints, storage: ArcSwap::from_pointee(Vec::new()) })
+        let protected = mounts.iter().flat_map(|mount| mount.withheld.iter().chain(&mount.frozen));
+        let folds = protected.into_iter().any(|name| matches!(fold(name), Cow::Owned(_)))
+            || constraints.hidden.iter().chain(&constraints.read_only).any(Pattern::folds);
+        Ok(Self { table, mounts, pins, constraints, folds, storage: ArcSwap::from_pointee(Vec::new()) })
     }
 
     /// The mounts, in order; the workspace is the first.
@@ -253,7 +263,7 @@ impl Sandbox {
     pub fn resolve(&self, text: &str) -> Result<SandboxPath, ToolError> {
         let path = self.parse(text)?;
         self.guard(&path, Access::List)?;
-        let real = self.expand(&path)?;
+        let real = self.expand(&path, true)?;
         self.guard_as(&real, &path, Access::List)?;
         Ok(real)
     }
@@ -348,6 +358,24 @@ impl Sandbox {
         Ok(())
     }
 
+    /// Whether the name would be forbidden in another case or normal form, by the sandbox or by the policy: then the entry
+    /// that it leads to says which name holds.
+    fn may_be_folded(&self, path: &SandboxPath, gate: &dyn Gate) -> bool {
+        let forbidden = |path: &SandboxPath| {
+            let rel = fold(path.rel());
+            let Ok(mount) = self.mount(path) else { return false };
+            let under = |names: &[Vec<u8>]| names.iter().any(|name| beneath(&rel, &fold(name)).is_some());
+            let resource = Resource { mount: path.mount(), rel: &rel };
+            let constraints = self.constraints.hidden.iter().chain(&self.constraints.read_only);
+            under(&mount.withheld)
+                || under(&mount.frozen)
+                || components(&rel).any(|c| c == b".git")
+                || constraints.filter(|p| !p.is_every()).any(|p| p.folded().covers(&resource))
+        };
+        let folds = self.folds || matches!(fold(path.rel()), Cow::Owned(_));
+        folds && (forbidden(path) || self.aliases(path).any(|alias| forbidden(&alias))) || gate.may_be_folded(path)
+    }
+
     /// Opens `path` with `flags`, link-free or not at all, and says under which name.
     fn open(
         &self,
@@ -357,10 +385,15 @@ impl Sandbox {
         gate: &dyn Gate,
     ) -> Result<(OwnedFd, SandboxPath), ToolError> {
         let mut real = path.clone();
-        let mut expand = path.detour().is_some();
+        let mut spell = self.may_be_folded(path, gate);
+        let mut expand = spell || path.detour().is_some();
         for _ in 0..MAX_RETRIES {
             if expand {
-                real = self.expand(&real)?;
+                real = self.expand(&real, spell)?;
+                if !spell && self.may_be_folded(&real, gate) {
+                    spell = true;
+                    continue;
+                }
             }
             self.guard_as(&real, path, access)?;
             if expand {
@@ -378,7 +411,7 @@ impl Sandbox {
 
     /// The link-free name that `path` leads to, for a question that is asked before it is opened.
     pub(crate) fn follow(&self, path: &SandboxPath, access: Access) -> Result<SandboxPath, ToolError> {
-        let real = self.expand(path)?;
+        let real = self.expand(path, true)?;
         self.guard_as(&real, path, access)?;
         Ok(real)
     }
@@ -518,8 +551,9 @@ impl Sandbox {
     }
 
     /// The link-free name that `path` leads to, component by component on held descriptors; `..` pops one and is never
-    /// given to the kernel. Where a component is missing the rest is kept as it stands.
-    fn expand(&self, path: &SandboxPath) -> Result<SandboxPath, ToolError> {
+    /// given to the kernel. Where a component is missing the rest is kept as it stands. With `spell` each name is that of
+    /// the entry itself, where the volume takes another case or normal form for it.
+    fn expand(&self, path: &SandboxPath, spell: bool) -> Result<SandboxPath, ToolError> {
         let mut mount_index = path.mount_index();
         let mut links = 0;
         let mut todo: Vec<Vec<u8>> = stack(path.detour().unwrap_or(path.rel()));
@@ -556,6 +590,7 @@ impl Sandbox {
             };
             let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
             if Kind::of(stat.st_mode) != Kind::Link {
+                let part = if spell { spelled(at, part, (stat.st_dev, stat.st_ino)) } else { part };
                 done.push((Some(Dir::new(fd)), part));
                 continue;
             }
@@ -590,6 +625,25 @@ impl Sandbox {
         })?;
         Ok((mount, stack(&rest)))
     }
+}
+
+/// The name of the entry of `at` that `name` led to, which the volume may have found in another case or normal form.
+fn spelled(at: impl AsFd, name: Vec<u8>, identity: (u64, u64)) -> Vec<u8> {
+    let folded = fold(&name);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = fs::openat(at, c".", flags, Mode::empty()).map(Dir::new);
+    let Ok((dir, entries)) = opened.and_then(|dir| dir.entries(usize::MAX).map(|entries| (dir, entries))) else {
+        return name;
+    };
+    if entries.iter().any(|entry| entry.name == name) {
+        return name;
+    }
+    let same = |entry: &&dir::Entry| {
+        Component::of(&entry.name).and_then(|name| dir.look(name)).is_ok_and(|look| look.identity == identity)
+    };
+    // A file may have two names in the folder: the one that reads the same is meant.
+    let (alike, other): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| fold(&entry.name) == folded);
+    alike.into_iter().chain(other).find(same).map_or(name, |entry| entry.name.clone())
 }
 
 /// The components of `rel`, the next one last.

@@ -89,10 +89,15 @@ impl Sandbox {
     /// directory is past this point at a time, over all threads, processes and runs that write through a sandbox.
     pub(crate) fn target(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<Target<'_>, ToolError> {
         let mut real = path.clone();
-        let mut expand = path.detour().is_some();
+        let mut spell = self.may_be_folded(path, gate);
+        let mut expand = spell || path.detour().is_some();
         for _ in 0..MAX_RETRIES {
             if expand {
-                real = self.expand(&real)?;
+                real = self.expand(&real, spell)?;
+                if !spell && self.may_be_folded(&real, gate) {
+                    spell = true;
+                    continue;
+                }
             }
             self.guard_as(&real, path, Access::Write)?;
             if expand {
