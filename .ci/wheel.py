@@ -55,7 +55,7 @@ def main(wheel: str) -> None:
         if not python.exists():
             run(base, "-m", "venv", "--clear", home)
             run(python, "-m", "pip", "install", "--quiet", "pip>=25.1")
-        run(python, "-m", "pip", "install", "--quiet", "--group", "oldest")
+        run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--group", "oldest")
         run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
         output = run(python, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider", *TESTS)
         print(f"Python {version}, wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)

@@ -198,9 +198,6 @@ impl Dir {
         if flags.is_empty() {
             return fs::renameat(&self.0, from.0, &self.0, to.0);
         }
-        if cfg!(feature = "force-plain-rename") {
-            return Err(Errno::INVAL);
-        }
         fs::renameat_with(&self.0, from.0, &self.0, to.0, flags)
     }
 

@@ -97,7 +97,7 @@ impl Mount {
             parts: kernel.parts(&real),
             real,
             remote: REMOTE.contains(&magic),
-            exchanges: EXCHANGING.contains(&magic) && !cfg!(feature = "force-plain-rename"),
+            exchanges: EXCHANGING.contains(&magic),
             overlaps: Vec::new(),
             withheld: Vec::new(),
             frozen: Vec::new(),

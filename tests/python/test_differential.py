@@ -7,7 +7,7 @@
 - `glob_files` gives links too, which a model may want to read; `rg --files` leaves them out. Neither enters them.
 - The text of a file ends at its first NUL byte, however it is read, and where that is is said. ripgrep gives up the
   block that holds it, so that what it finds before depends on the size of its buffer.
-- A rule that is a lone `!` says nothing, as in git; ripgrep 15.1 takes it for `!*`.
+- A rule that is a lone `!` says nothing, as in git; ripgrep 15.2 takes it for `!*`.
 - Ignore files that are links, `.rgignore`, and a `.git` that is a file are not followed: they lead out of the sandbox.
 
 UTF-16 with a byte order mark is no difference: both decode it.

@@ -100,6 +100,18 @@ def test_the_config_file_is_pinned(tmp_path: Path) -> None:
         box.ok("read_file", path="kgent.toml")
 
 
+def test_a_write_lands_or_leaves_everything_as_it_was(box: Box) -> None:
+    box.put("d/f", "one")
+    seen = (box.ok("read_file", path="d/f").data or {})["hash"]
+    box.ok("write_file", path="d/new", content="new")
+    box.ok("write_file", path="d/f", content="two", expected_hash=seen)
+    assert box.code("write_file", path="d/f", content="three", expected_hash=seen) == "stale"
+    assert box.code("write_file", path="d/g", content="g", expected_hash=seen) == "stale"
+    box.ok("write_file", path="d/new", content="newer")
+    found = {path.name: path.read_text(encoding="utf-8") for path in (box.ws / "d").iterdir()}
+    assert found == {"f": "two", "new": "newer"}
+
+
 STRANGER = """
 import os, sys
 target, rounds = sys.argv[1], int(sys.argv[2])

@@ -14,4 +14,3 @@ mod race;
 mod record;
 mod support;
 mod walk;
-mod write;
