@@ -83,8 +83,11 @@ pub struct SkillsConfig {
 pub struct RecordsConfig {
     /// What a record must survive.
     pub durability: Durability,
-    /// Whether records are chained.
+    /// How records guard against change.
     pub audit: Audit,
+    /// The file whose bytes are the key of a chain: outside every mount and run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit_key_file: Option<String>,
     /// Regular expressions of values that no record shows.
     pub redact: Vec<String>,
 }
@@ -151,7 +154,7 @@ words! {
         /// Not at all.
         #[default]
         Plain "plain",
-        /// Each with a key over the one before.
+        /// Each line with a MAC over itself and the one before.
         Chained "chained"
     }
 }
@@ -260,6 +263,11 @@ impl ToolsConfig {
     /// Whether records must survive a loss of power.
     pub fn power_safe(&self) -> bool {
         self.records.durability == Durability::Power
+    }
+
+    /// Whether each line of a log carries a MAC over the one before.
+    pub fn chained(&self) -> bool {
+        self.records.audit == Audit::Chained
     }
 
     fn read(root: Field<'_>) -> Result<Self, KgentError> {
@@ -395,6 +403,12 @@ fn read_records(mut table: Table<'_>) -> Result<RecordsConfig, KgentError> {
     }
     if let Some(field) = table.take("audit") {
         records.audit = field.word(Audit::WORDS)?;
+    }
+    if let Some(field) = table.take("audit_key_file") {
+        if records.audit != Audit::Chained {
+            return Err(field.here().error("is only used with `audit = \"chained\"`"));
+        }
+        records.audit_key_file = Some(field.text()?);
     }
     if let Some(field) = table.take("redact") {
         records.redact = field.checked_texts(|pattern| match regex::Regex::new(pattern) {
@@ -678,6 +692,7 @@ timeout_s = 5
 [records]
 durability = "power"
 audit = "chained"
+audit_key_file = "../audit.key"
 redact = ["(?i)internal-[0-9]{6}"]
 "#;
 
@@ -721,6 +736,7 @@ redact = ["(?i)internal-[0-9]{6}"]
             records: RecordsConfig {
                 durability: Durability::Power,
                 audit: Audit::Chained,
+                audit_key_file: Some("../audit.key".into()),
                 redact: vec!["(?i)internal-[0-9]{6}".into()],
             },
         };

@@ -17,18 +17,27 @@ use crate::output::bound::cut;
 use crate::permission::Pattern;
 use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::record::call_record::now;
+use crate::record::chain::Chain;
 use crate::record::event::{EventType, Owner, event};
-use crate::record::jsonl::{Journal, Sink};
+use crate::record::jsonl::{Journal, Keeping, Sink};
+use crate::record::reader::LogReader;
 use crate::record::redact::Redactor;
 use crate::registry::scope::Scope;
 use crate::sandbox::host::{self, RunFolder};
 use crate::sandbox::{Constraints, MountSpec, Sandbox};
 use crate::settle;
 
+use serde_json::Value;
+
 /// The longest caller's id that is kept, in bytes.
 const MAX_ID_BYTES: usize = 256;
 /// The most requests for approval that are kept.
 const MAX_REQUESTS: usize = 256;
+/// What is asked of one call, as events show it.
+const MAX_SHOWN_ASKS: usize = 32;
+/// The length of an audit key, in bytes.
+const MIN_KEY_BYTES: usize = 32;
+const MAX_KEY_BYTES: u64 = 4096;
 /// Mount names that belong to the run.
 const OWN_MOUNTS: &[&str] = &["workspace", "deliverables", "artifacts", "skills", "runs"];
 
@@ -157,7 +166,8 @@ impl RunContext {
             let context = Self::assemble(runs, &id, folder, options);
             match context {
                 Ok((context, _)) => {
-                    context.run.announce(EventType::RunCreated, &serde_json::json!({})).map_err(|e| host_error(&e))?;
+                    let data = serde_json::json!({"audit": context.run.audit()});
+                    context.run.announce(EventType::RunCreated, &data).map_err(|e| host_error(&e))?;
                     Ok(context)
                 }
                 Err(error) => {
@@ -222,7 +232,9 @@ impl RunContext {
             .map_err(|e| KgentError::Run(format!("no random numbers: {}", std::io::Error::from(e))))?;
         let redactor = Redactor::new(&config.records.redact, key)?;
         let sandbox = Sandbox::new(specs, &runs, &options.config_files, constraints)?;
-        let (journal, alone) = Journal::open(folder, config.power_safe()).map_err(|e| host_error(&e))?;
+        let chain = if config.chained() { Some(audit_chain(&options, &sandbox, &runs)?) } else { None };
+        let keeping = Keeping { run_id: id.to_owned(), power_safe: config.power_safe(), chain };
+        let (journal, alone) = Journal::open(folder, keeping).map_err(|e| host_error(&e))?;
         let run = Run {
             id: id.to_owned(),
             runs,
@@ -306,7 +318,9 @@ impl RunContext {
         if self.run.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let announced = self.run.announce(EventType::RunClosed, &serde_json::json!({}));
+        let owner = Owner { run_id: &self.run.id, id: None, call_id: None };
+        let closed = |ends: &Value| event(&owner, &now(), EventType::RunClosed, &serde_json::json!({"logs": ends}));
+        let announced = self.run.journal.finish(closed);
         self.run.journal.close();
         announced.map_err(|e| host_error(&e))
     }
@@ -351,6 +365,7 @@ impl Run {
             "confinement": "kernel",
             "mounts": mounts,
             "durability": if self.options.config.power_safe() { "power" } else { "process" },
+            "room_for_records": self.journal.room_is_reserved(),
         })
     }
 
@@ -369,31 +384,52 @@ impl Run {
         hosts.iter().fold(text.to_owned(), |text, (host, name)| replace_path(&text, host, name))
     }
 
-    /// The lines of one of its logs, oldest first; those that are not whole JSON objects are left out.
-    pub fn lines(&self, log: RunLog) -> Result<Vec<serde_json::Value>, KgentError> {
-        let mut lines = Vec::new();
-        self.each_line(log, |line| lines.push(line))?;
-        Ok(lines)
+    /// Reads one of its logs from the beginning, line by line.
+    pub fn read(&self, log: RunLog) -> Result<LogReader, KgentError> {
+        let sink = match log {
+            RunLog::Records => Sink::Tools,
+            RunLog::Events => Sink::Events,
+        };
+        sink.read(self.journal.folder()).map(LogReader::new).map_err(|e| self.unread(&e.into()))
     }
 
-    fn each_line(&self, log: RunLog, take: impl FnMut(serde_json::Value)) -> Result<(), KgentError> {
-        host::each_line(self.journal.folder(), log, take)
-            .map_err(|e| KgentError::Run(format!("the log of run `{}` cannot be read: {e}", self.id)))
+    /// Replaces the secrets in a value that goes where others read it: metadata, a span, a log of the host's.
+    pub fn redact(&self, value: &mut Value) {
+        self.redactor.value(value);
     }
 
-    /// Puts calls on record that were begun and never ended: their process died under them.
+    fn unread(&self, error: &std::io::Error) -> KgentError {
+        KgentError::Run(format!("the log of run `{}` cannot be read: {error}", self.id))
+    }
+
+    /// Puts calls on record that were begun and never ended: their process died under them. One that died between its
+    /// record and its event gets the event.
     fn close_interrupted(&self) -> Result<(), KgentError> {
+        let text = |line: &Value, member: &str| line.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut begun = BTreeMap::new();
-        self.each_line(RunLog::Events, |line| {
-            let text = |pointer: &str| line.pointer(pointer).and_then(serde_json::Value::as_str).map(str::to_owned);
-            let (Some(id), Some(kind)) = (text("/id"), text("/type")) else { return };
+        for line in self.read(RunLog::Events)? {
+            let line = line.map_err(|e| self.unread(&e))?;
+            let (id, kind) = (text(&line, "id"), text(&line, "type"));
             if kind == "tool.started" {
                 begun.insert(id, line);
             } else if kind.starts_with("tool.") {
                 begun.remove(&id);
             }
-        })?;
-        begun.values().try_for_each(|started| settle::interrupted(self, started)).map_err(|e| host_error(&e))
+        }
+        let mut recorded = BTreeMap::new();
+        if !begun.is_empty() {
+            for line in self.read(RunLog::Records)? {
+                let line = line.map_err(|e| self.unread(&e))?;
+                let id = text(&line, "id");
+                if begun.contains_key(&id) {
+                    recorded.insert(id, line);
+                }
+            }
+        }
+        for (id, started) in &begun {
+            settle::interrupted(self, started, recorded.get(id)).map_err(|e| host_error(&e))?;
+        }
+        Ok(())
     }
 
     fn process(&self) -> Result<Arc<(i32, Process)>, ToolError> {
@@ -410,15 +446,24 @@ impl Run {
         })
     }
 
-    fn announce(&self, kind: EventType, data: &serde_json::Value) -> Result<(), ToolError> {
+    fn announce(&self, kind: EventType, data: &Value) -> Result<(), ToolError> {
         let owner = Owner { run_id: &self.id, id: None, call_id: None };
         self.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, data))])
     }
 
+    /// How its records guard against change, as its first event says it.
+    fn audit(&self) -> &'static str {
+        match (self.options.config.chained(), &self.options.config.records.audit_key_file) {
+            (false, _) => "plain",
+            (true, None) => "unkeyed",
+            (true, Some(_)) => "keyed",
+        }
+    }
+
     /// What is asked for, free of secrets, as events show it.
     pub(crate) fn redacted(&self, asks: &[Ask]) -> Vec<serde_json::Value> {
-        let one = |ask: &Ask| serde_json::json!({"action": ask.action, "resource": self.redactor.text(&ask.resource)});
-        asks.iter().map(one).collect()
+        let one = |ask: &Ask| serde_json::json!({"action": ask.action, "resource": cut(&self.redactor.text(&ask.resource), MAX_ID_BYTES)});
+        asks.iter().take(MAX_SHOWN_ASKS).map(one).collect()
     }
 
     /// Keeps a request for [`RunContext::requested`].
@@ -431,6 +476,41 @@ impl Run {
         }
         requests.push_back((call_id.to_owned(), request));
     }
+}
+
+/// The chain of the run's logs, under the key in the host's file.
+fn audit_chain(options: &RunOptions, sandbox: &Sandbox, runs: &Path) -> Result<Chain, KgentError> {
+    let key = match &options.config.records.audit_key_file {
+        None => Vec::new(),
+        Some(file) => {
+            // A relative name is meant from where the configuration is.
+            let beside = options.config_files.first().and_then(|file| file.parent());
+            let file = beside.map_or_else(|| PathBuf::from(file), |beside| beside.join(file));
+            if host::real_path(&file)?.starts_with(host::real_path(runs)?) {
+                return Err(KgentError::Config(format!(
+                    "records.audit_key_file: `{}` lies in the runs directory, beside what it guards",
+                    file.display()
+                )));
+            }
+            if let Some(mount) = sandbox.mount_of(&file)? {
+                return Err(KgentError::Config(format!(
+                    "records.audit_key_file: `{}` lies in the mount `{mount}`, where tools could read it",
+                    file.display()
+                )));
+            }
+            read_audit_key(&file)?
+        }
+    };
+    Chain::new(&key).ok_or_else(|| KgentError::Config("records.audit_key_file: the key cannot be used".into()))
+}
+
+/// The key in the host's file: its bytes, as they are.
+pub fn read_audit_key(file: &Path) -> Result<Vec<u8>, KgentError> {
+    let key = host::read_file(file, MAX_KEY_BYTES)?;
+    if key.len() < MIN_KEY_BYTES {
+        return Err(KgentError::Config(format!("`{}` holds fewer than {MIN_KEY_BYTES} bytes of key", file.display())));
+    }
+    Ok(key)
 }
 
 /// A log that can be read back.

@@ -34,6 +34,12 @@ impl Status {
             Self::Interrupted => "interrupted",
         }
     }
+
+    /// The status of this word.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        let all = [Self::Completed, Self::Failed, Self::Blocked, Self::Timeout, Self::Cancelled, Self::Interrupted];
+        all.into_iter().find(|status| status.as_str() == word)
+    }
 }
 
 macro_rules! codes {

@@ -15,7 +15,7 @@ mod output;
 pub mod permission;
 #[cfg(feature = "python")]
 mod python;
-mod record;
+pub mod record;
 pub mod registry;
 pub mod result;
 pub mod sandbox;

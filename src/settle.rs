@@ -22,6 +22,10 @@ use crate::sandbox::{Access, Gate, SandboxPath};
 
 /// How deep settle may run inside settle.
 const MAX_DEPTH: u32 = 16;
+/// The times that file systems give may be this much in the past, in nanoseconds.
+const COARSE_TIMES: i128 = 50_000_000;
+/// What `tool.started` shows of a call's targets, in bytes: half of what a line holds, as JSON may double it.
+const MAX_TARGETS_BYTES: usize = 24 * 1024;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -83,6 +87,8 @@ struct Facts<'a> {
     scope: &'static str,
     args: String,
     repairs: Vec<String>,
+    /// `tool.started` is on record.
+    begun: bool,
 }
 
 fn rooms(
@@ -143,9 +149,8 @@ fn rooms(
     // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
     // 5 begin
     if tool.mutating() {
-        let shown = |path: &SandboxPath| run.redactor.text(&path.to_string()).into_owned();
-        let targets: Vec<Value> = paths.iter().map(|path| json!({"path": shown(path)})).collect();
-        begin(call, facts.name, &targets)?;
+        begin(call, facts.name, &paths)?;
+        facts.begun = true;
     }
     // 6 execute
     call.checkpoint()?;
@@ -227,10 +232,22 @@ impl Approval<'_> {
 }
 
 /// `tool.started` is on record before anything is done.
-fn begin(call: &CallContext, tool: &str, targets: &[Value]) -> Result<(), ToolError> {
-    let data = json!({"tool": tool, "targets": targets});
-    let line = event::event(&owner(call), &now(), EventType::ToolStarted, &data);
-    call.call().run.journal.append(&[(Sink::Events, &line)])
+fn begin(call: &CallContext, tool: &str, paths: &[SandboxPath]) -> Result<(), ToolError> {
+    let run = &call.call().run;
+    let mut room = MAX_TARGETS_BYTES;
+    let mut targets = Vec::new();
+    for path in paths {
+        let path = run.redactor.text(&path.to_string()).into_owned();
+        let Some(left) = room.checked_sub(path.len() + 16) else { break };
+        room = left;
+        targets.push(json!({"path": path}));
+    }
+    let omitted = paths.len() - targets.len();
+    let mut data = json!({"tool": tool, "targets": targets});
+    if let Some(data) = data.as_object_mut().filter(|_| omitted > 0) {
+        data.insert("omitted".to_owned(), omitted.into());
+    }
+    run.journal.begin(&event::event(&owner(call), &now(), EventType::ToolStarted, &data))
 }
 
 fn owner(call: &CallContext) -> Owner<'_> {
@@ -293,7 +310,14 @@ fn bounded(output: Output, call: &CallContext) -> ToolResult {
     let mut notes = call.notes();
     notes.truncated |= truncated;
     let artifacts = output.artifacts.into_iter().chain(notes.artifacts.iter().cloned()).collect();
-    ToolResult { ok: true, summary: one_line(&output.summary), data: output.data, artifacts, error: None, content }
+    ToolResult {
+        ok: true,
+        summary: one_line(&call.call().run.redactor.text(&output.summary)),
+        data: output.data,
+        artifacts,
+        error: None,
+        content,
+    }
 }
 
 /// 9 record: one line for the call, its events, an error line if it failed; what cannot be recorded is not told.
@@ -304,9 +328,11 @@ fn record(
     started_at: &str,
     mutating: bool,
 ) -> Settled {
-    let result = outcome.unwrap_or_else(ToolResult::failure);
     let inner = call.call();
     let run = &inner.run;
+    let result = outcome.unwrap_or_else(|error| ToolResult::failure(run.redactor.error(error)));
+    let tool = run.redactor.text(facts.name);
+    let tool = bound::cut(&tool, 64);
     let status = result.error.as_ref().map_or(Status::Completed, |error| error.code.status());
     let mut notes = call.notes();
     if notes.bytes_out == 0 {
@@ -324,7 +350,7 @@ fn record(
         id: &inner.id,
         run_id: run.id(),
         info: &inner.info,
-        tool: bound::cut(facts.name, 64),
+        tool,
         scope: facts.scope,
         status,
         started_at,
@@ -342,56 +368,59 @@ fn record(
     .body(&run.redactor);
     let owner = owner(call);
     let time = now();
-    let kind = match status {
-        Status::Completed => EventType::ToolCompleted,
-        Status::Blocked => EventType::ToolBlocked,
-        Status::Cancelled => EventType::ToolCancelled,
-        Status::Failed | Status::Timeout | Status::Interrupted => EventType::ToolFailed,
-    };
     let code = result.error.as_ref().map(|error| error.code.as_str());
     let blocked = notes.permission.as_ref().filter(|_| status == Status::Blocked);
     let permission = blocked.map(|noted| noted.shown(&run.redactor));
-    let ended = EndedData { tool: bound::cut(facts.name, 64), status: status.as_str(), duration_us, code, permission };
+    let ended = EndedData { tool, status: status.as_str(), duration_us, code, permission, added: false };
     let mut lines = vec![(Sink::Tools, body)];
-    for path in &notes.artifacts {
-        lines.push((Sink::Events, event::event(&owner, &time, EventType::ArtifactCreated, &json!({"path": path}))));
-    }
     if result.error.as_ref().is_some_and(|error| error.code == Code::ApprovalRequired) {
-        let data = json!({"tool": ended.tool, "asks": run.redacted(&notes.asks)});
+        let data = json!({"tool": tool, "asks": run.redacted(&notes.asks)});
         lines.push((Sink::Events, event::event(&owner, &time, EventType::PermissionRequested, &data)));
     }
-    lines.push((Sink::Events, event::event(&owner, &time, kind, &ended)));
+    lines.push((Sink::Events, event::event(&owner, &time, EventType::ended(status), &ended)));
     if let Some(error) = &result.error {
-        let redact = |text: &str| run.redactor.text(text).into_owned();
-        let logged = ToolError {
-            message: redact(&error.message),
-            cause: error.cause.as_deref().map(|c| redact(&run.scrub(c)).into()),
-            ..error.clone()
-        };
-        lines.push((Sink::Errors, event::error(&owner, &time, bound::cut(facts.name, 64), &logged)));
+        let cause = error.cause.as_deref().map(|cause| run.redactor.text(&run.scrub(cause)).into());
+        let logged = ToolError { cause, ..error.clone() };
+        lines.push((Sink::Errors, event::error(&owner, &time, tool, &logged)));
     }
     let interrupt = notes.interrupt.take();
     drop(notes);
     let lines: Vec<(Sink, &str)> = lines.iter().map(|(sink, line)| (*sink, line.as_str())).collect();
-    let result = match run.journal.append(&lines) {
+    let appended = if facts.begun { run.journal.end(&lines) } else { run.journal.append(&lines) };
+    let result = match appended {
         Ok(()) => result,
         Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && mutating}))),
     };
     Settled { result, interrupt }
 }
 
-/// The end of a call whose process died under it, from its `tool.started`.
-pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
-    let text = |pointer: &str| started.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (id, tool) = (text("/id"), text("/data/tool"));
-    let targets = started.pointer("/data/targets").and_then(Value::as_array).into_iter().flatten();
-    let paths: Vec<&str> = targets.filter_map(|target| target.get("path")?.as_str()).collect();
-    let error = ToolError::new(
-        Code::Interrupted,
-        format!("the process ended during the call; {} may have been changed or not", paths.join(", ")),
-    );
+/// The end of a call whose process died under it, from its `tool.started`; `recorded` is its record, where it got one.
+pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) -> Result<(), ToolError> {
+    let text =
+        |line: &Value, pointer: &str| line.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (id, tool, began) = (text(started, "/id"), text(started, "/data/tool"), text(started, "/time"));
+    let (id, tool) = (id.as_str(), tool.as_str());
     let info =
         CallInfo { call_id: started.get("call_id").and_then(Value::as_str).map(str::to_owned), ..CallInfo::default() };
+    let owner = Owner { run_id: run.id(), id: Some(id), call_id: info.call_id.as_deref() };
+    let time = now();
+    if let Some(record) = recorded {
+        let status = text(record, "/status");
+        let code = record.pointer("/error/code").and_then(Value::as_str);
+        let duration_us = record.get("duration_us").and_then(Value::as_u64).unwrap_or(0);
+        let ended = EndedData { tool, status: &status, duration_us, code, permission: None, added: true };
+        let line = event::event(
+            &owner,
+            &time,
+            EventType::ended(Status::named(&status).unwrap_or(Status::Interrupted)),
+            &ended,
+        );
+        return run.journal.append(&[(Sink::Events, &line)]);
+    }
+    let error = ToolError::new(
+        Code::Interrupted,
+        format!("the process ended during the call; {}", what_was_done(run, started, &began)),
+    );
     let body = CallRecord {
         id,
         run_id: run.id(),
@@ -399,7 +428,7 @@ pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
         tool,
         scope: "none",
         status: Status::Interrupted,
-        started_at: text("/time"),
+        started_at: &began,
         duration_us: 0,
         summary: &one_line(&error.to_string()),
         args: "null",
@@ -412,15 +441,8 @@ pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
         truncated: false,
     }
     .body(&run.redactor);
-    let owner = Owner { run_id: run.id(), id: Some(id), call_id: info.call_id.as_deref() };
-    let ended = EndedData {
-        tool,
-        status: Status::Interrupted.as_str(),
-        duration_us: 0,
-        code: Some(error.code.as_str()),
-        permission: None,
-    };
-    let time = now();
+    let (status, code) = (Status::Interrupted.as_str(), Some(error.code.as_str()));
+    let ended = EndedData { tool, status, duration_us: 0, code, permission: None, added: false };
     run.journal.append(&[
         (Sink::Tools, &body),
         (Sink::Events, &event::event(&owner, &time, EventType::ToolFailed, &ended)),
@@ -428,17 +450,38 @@ pub(crate) fn interrupted(run: &Run, started: &Value) -> Result<(), ToolError> {
     ])
 }
 
+/// What can be seen now of a call that was to change the targets in its `tool.started`.
+fn what_was_done(run: &Run, started: &Value, began: &str) -> String {
+    let targets = started.pointer("/data/targets").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let began = began.parse::<jiff::Timestamp>().map(jiff::Timestamp::as_nanosecond);
+    let said = targets.iter().filter_map(|target| target.get("path")?.as_str()).map(|text| {
+        let changed = run.sandbox.parse(text).and_then(|path| run.sandbox.changed(&path));
+        let what = match (changed, &began) {
+            (Ok(Some(at)), Ok(began)) if at >= *began => "has been changed since it began",
+            (Ok(Some(at)), Ok(began)) if at + COARSE_TIMES < *began => "has not been changed",
+            (Ok(None), _) => "is not there",
+            _ => "may have been changed or not",
+        };
+        format!("`{text}` {what}")
+    });
+    let said = said.collect::<Vec<_>>().join(", ");
+    if said.is_empty() { "it named no files, so what it changed is not known".to_owned() } else { said }
+}
+
 /// What an event says of a call that ended.
 #[derive(serde::Serialize)]
 struct EndedData<'a> {
     tool: &'a str,
-    status: &'static str,
+    status: &'a str,
     duration_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'static str>,
+    code: Option<&'a str>,
     /// Whose word blocked the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     permission: Option<ShownPermission<'a>>,
+    /// When the run was opened again, since the process died before it could.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    added: bool,
 }
 
 /// One level of settle inside settle, on this thread.

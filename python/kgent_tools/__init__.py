@@ -8,6 +8,7 @@ from kgent_tools._core import (
     FileContent,
     Grant,
     KgentError,
+    LogReader,
     PermissionResult,
     PermissionRule,
     PolicyError,
@@ -25,6 +26,7 @@ from kgent_tools._core import (
     __version__,
     build_toolsets,
     resolve_sandbox_path,
+    verify_run,
 )
 from kgent_tools.tool import ToolFailure
 
@@ -36,6 +38,7 @@ __all__ = [
     "FileContent",
     "Grant",
     "KgentError",
+    "LogReader",
     "PermissionResult",
     "PermissionRule",
     "PolicyError",
@@ -54,4 +57,5 @@ __all__ = [
     "__version__",
     "build_toolsets",
     "resolve_sandbox_path",
+    "verify_run",
 ]

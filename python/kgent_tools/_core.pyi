@@ -316,10 +316,41 @@ class RunContext:
         """What the call with this id was last refused for in this process, for `grant`."""
     def cancel(self, call_id: str | None = None) -> None:
         """Stops what is in flight, or just that call; later calls run."""
-    def records(self) -> Iterator[_Json]:
-        """The records of `logs/tools.jsonl`."""
-    def events(self) -> Iterator[_Json]:
-        """The events of `events.jsonl`."""
+    def redact(self, value: Any) -> Any:
+        """A copy of a JSON value without secrets, for places that others read: metadata, a span, a log of the host's."""
+    def records(self) -> LogReader:
+        """Reads the records in `logs/tools.jsonl`, oldest first."""
+    def events(self) -> LogReader:
+        """Reads the events in `events.jsonl`, oldest first."""
+
+@final
+class LogReader:
+    """Reads a log line by line, to the end that it has when it is reached; holds one line and writes nothing.
+
+    Lines that are no records are passed over. What they are is told apart by the sequence numbers: a line that a crash
+    cut off had none, a record that is gone left its number open.
+    """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _Json: ...
+    @property
+    def torn(self) -> int:
+        """Lines that a crash cut off, so far."""
+    @property
+    def faults(self) -> list[_Json]:
+        """What was found damaged so far, at most a hundred places: `kind` (`broken`, `missing`, `reordered`), the `seq`
+        that was expected, and the byte `at` which the line begins."""
+
+def verify_run(run: _Path, *, audit_key_file: _Path | None = None) -> _Json:
+    """Checks the logs in the folder of a run, line by line, and writes nothing.
+
+    Returns `ok`; `audit` (`plain`, `unkeyed`: a chain that anybody can make, which finds accidents only, `keyed`);
+    `closed` (the run's end is on record: a log that ends early is found); and in `logs` for each log its path `log`, its
+    whole `records` and `bytes`, the lines `torn` by a crash, and the first `fault` or None: `kind` (`broken`, `missing`,
+    `reordered`, `altered`, `truncated`), the `seq` that was expected and the byte `at` which the line begins.
+
+    Raises `RunError` where the logs cannot be read or their key is missing, `ConfigError` for a key file that cannot be used.
+    """
 
 @final
 class Grant:

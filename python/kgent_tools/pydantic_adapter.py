@@ -4,7 +4,7 @@ What the core answers, and what leaves this module; nothing else does, so no cal
 
 | core | Pydantic AI |
 |---|---|
-| ok | `ToolReturn`: the content, files as `BinaryContent`, `result.to_dict()` as metadata |
+| ok | `ToolReturn`: the content, files as `BinaryContent`, `result.to_dict()` without secrets as metadata |
 | an error that other arguments can mend, and a retry is left | `ModelRetry` |
 | any other error, or no retry left | `ToolFailed` |
 | `approval_required` | `ApprovalRequired`, with what is asked as metadata |
@@ -82,7 +82,7 @@ def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:
         try:
             result = await _settle(handler, _payload(args), context, ctx)
             if result.error is None:
-                return ToolReturn(_content(result), metadata=result.to_dict())
+                return ToolReturn(_content(result), metadata=context.redact(result.to_dict()))
             failure = _failure(result.error, ctx)
         except Exception as error:
             # The host's fault, such as a closed context: for its log, not for the model.

@@ -14,7 +14,9 @@ use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::permission::{
     Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
 };
-use crate::record::call_record::PermissionNote;
+use crate::record::call_record::{PermissionNote, now};
+use crate::record::event::{EventType, Owner, event};
+use crate::record::jsonl::Sink;
 use crate::sandbox::walk::{Caps, Found, Hidden, Listed, WalkOptions, Walked, walk};
 use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
 
@@ -240,13 +242,18 @@ impl CallContext {
             return Err(ToolError::new(Code::InvalidArgs, format!("the artifact name {name:?} cannot be used"))
                 .hint("Use 1 to 100 letters, digits, `.`, `_` or `-`."));
         }
-        self.store(&format!("{}-{name}", self.0.id), bytes)
+        let shown = self.0.run.redactor.text(name).replace(|c: char| !c.is_ascii() || !plain(c as u8), "_");
+        self.store(&format!("{}-{shown}", self.0.id), bytes)
     }
 
     pub(crate) fn store(&self, name: &str, bytes: &[u8]) -> Result<String, ToolError> {
         let folder = self.0.run.journal.folder().folder("artifacts");
         let folder = folder.map_err(|e| ToolError::io("artifacts", "opening", e))?;
         let path = artifact::store(&folder, name, bytes)?;
+        let run = &self.0.run;
+        let owner = Owner { run_id: run.id(), id: Some(&self.0.id), call_id: self.0.logged_call_id.as_deref() };
+        let line = event(&owner, &now(), EventType::ArtifactCreated, &serde_json::json!({"path": path}));
+        run.journal.append(&[(Sink::Events, &line)]).inspect_err(|_| artifact::remove(&folder, name))?;
         self.notes().artifacts.push(path.clone());
         Ok(path)
     }

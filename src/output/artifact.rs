@@ -30,3 +30,8 @@ pub(crate) fn store(folder: &Dir, name: &str, bytes: &[u8]) -> Result<String, To
         Err(errno) => Err(ToolError::io(&format!("artifacts/{name}"), "storing", errno)),
     }
 }
+
+/// Takes back an artifact that cannot be put on record.
+pub(crate) fn remove(folder: &Dir, name: &str) {
+    let _ = Component::of(name.as_bytes()).and_then(|name| folder.remove(name));
+}

@@ -1,18 +1,20 @@
 //! `RunContext` and `SandboxPath`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use super::config::{PyToolsConfig, config_of};
 use super::convert::{to_python, to_value};
 use super::exceptions::{PolicyError, RunError, tool_failure};
-use crate::context::{CallInfo, RunContext, RunLog, RunOptions};
+use crate::context::{CallInfo, RunContext, RunLog, RunOptions, read_audit_key};
 use crate::permission::grant::Grant;
+use crate::record::reader::LogReader;
+use crate::record::verify::verify;
 use crate::sandbox::SandboxPath;
 
 /// The host's handle on a run.
@@ -154,12 +156,18 @@ impl PyRunContext {
         to_python(py, &self.inner.run().guarantees())
     }
 
-    fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.lines(py, RunLog::Records)
+    fn records(&self) -> PyResult<PyLogReader> {
+        self.read(RunLog::Records)
     }
 
-    fn events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.lines(py, RunLog::Events)
+    fn events(&self) -> PyResult<PyLogReader> {
+        self.read(RunLog::Events)
+    }
+
+    fn redact<'py>(&self, py: Python<'py>, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let mut value: serde_json::Value = pythonize::depythonize(value)?;
+        py.detach(|| self.inner.run().redact(&mut value));
+        to_python(py, &value)
     }
 
     fn __repr__(&self) -> String {
@@ -213,14 +221,59 @@ impl PyRunContext {
 }
 
 impl PyRunContext {
-    fn lines<'py>(&self, py: Python<'py>, log: RunLog) -> PyResult<Bound<'py, PyAny>> {
-        let lines = py.detach(|| self.inner.run().lines(log))?;
-        let list = PyList::empty(py);
-        for line in &lines {
-            list.append(to_python(py, line)?)?;
-        }
-        Ok(list.try_iter()?.into_any())
+    fn read(&self, log: RunLog) -> PyResult<PyLogReader> {
+        Ok(PyLogReader(Mutex::new(self.inner.run().read(log)?)))
     }
+}
+
+/// Reads a log line by line.
+#[pyclass(frozen, name = "LogReader", module = "kgent_tools")]
+pub(super) struct PyLogReader(Mutex<LogReader>);
+
+impl PyLogReader {
+    /// Works on the reader without the GIL, which its lock must not wait for.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut LogReader) -> T + Send) -> T {
+        py.detach(|| work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+#[pymethods]
+impl PyLogReader {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let line = self.with(py, Iterator::next);
+        let line = line.transpose().map_err(|e| RunError::new_err(format!("the log cannot be read: {e}")))?;
+        line.map(|line| to_python(py, &line)).transpose()
+    }
+
+    #[getter]
+    fn torn(&self, py: Python<'_>) -> u64 {
+        self.with(py, |reader| reader.torn())
+    }
+
+    #[getter]
+    fn faults<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.with(py, |reader| reader.faults().to_vec()))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (torn, faults) = self.with(py, |reader| (reader.torn(), reader.faults().len()));
+        format!("LogReader(torn={torn}, faults={faults})")
+    }
+}
+
+/// Checks the logs of the run whose folder is `run`. Raises `RunError` where they cannot be read.
+#[pyfunction]
+#[pyo3(signature = (run, *, audit_key_file=None))]
+pub(super) fn verify_run(py: Python<'_>, run: PathBuf, audit_key_file: Option<PathBuf>) -> PyResult<Bound<'_, PyAny>> {
+    let verified = py.detach(|| {
+        let key = audit_key_file.as_deref().map(read_audit_key).transpose()?;
+        verify(&run, key.as_deref())
+    })?;
+    to_python(py, &verified)
 }
 
 fn options(

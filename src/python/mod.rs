@@ -22,7 +22,7 @@ mod _core {
     #[pymodule_export]
     use super::config::PyToolsConfig;
     #[pymodule_export]
-    use super::context::{PyGrant, PyRunContext, PySandboxPath, resolve_sandbox_path};
+    use super::context::{PyGrant, PyLogReader, PyRunContext, PySandboxPath, resolve_sandbox_path, verify_run};
     #[pymodule_export]
     use super::exceptions::{ConfigError, KgentError, PolicyError, RegistrationError, RunError};
     #[pymodule_export]

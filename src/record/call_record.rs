@@ -1,10 +1,12 @@
 //! The one line that each call leaves in `logs/tools.jsonl`.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use super::event::json;
+use super::jsonl::MAX_LINE_BYTES;
 use super::redact::{Redactor, json_string};
 use crate::context::CallInfo;
 use crate::error::{Status, ToolError};
@@ -13,6 +15,12 @@ use crate::permission::Decision;
 
 /// The longest message that a record carries, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2048;
+/// The longest resource, rule or repair that it carries, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+/// Repairs, and artifacts, that it names.
+const MAX_ITEMS: usize = 64;
+/// What a body may take of a line.
+const MAX_BODY_BYTES: usize = MAX_LINE_BYTES - 256;
 
 /// What was decided about a call, as its record shows it.
 #[derive(Clone, Debug)]
@@ -39,12 +47,16 @@ impl PermissionNote {
     pub(crate) fn shown<'a>(&'a self, redactor: &Redactor) -> ShownPermission<'a> {
         ShownPermission {
             action: &self.action,
-            resource: redactor.text(&self.resource),
+            resource: shorten(redactor.text(&self.resource)),
             effect: self.effect,
             layer: self.layer,
-            rule: self.rule.as_deref().map(|rule| redactor.text(rule)),
+            rule: self.rule.as_deref().map(|rule| shorten(redactor.text(rule))),
         }
     }
+}
+
+fn shorten(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.len() <= MAX_TEXT_BYTES { text } else { Cow::Owned(cut(&text, MAX_TEXT_BYTES).to_owned()) }
 }
 
 /// A decision, free of secrets.
@@ -57,7 +69,7 @@ pub(crate) struct ShownPermission<'a> {
     rule: Option<Cow<'a, str>>,
 }
 
-/// The facts of one call.
+/// The facts of one call. The tool's name, the summary and the error are free of secrets already.
 #[derive(Debug)]
 pub(crate) struct CallRecord<'a> {
     pub(crate) id: &'a str,
@@ -83,6 +95,15 @@ pub(crate) struct CallRecord<'a> {
 impl CallRecord<'_> {
     /// The body of the line, from `id` on.
     pub(crate) fn body(&self, redactor: &Redactor) -> String {
+        let whole = self.write(redactor);
+        if whole.len() <= MAX_BODY_BYTES {
+            return whole;
+        }
+        // Made of nothing but characters that take six bytes each: who called what, and how it ended, is kept.
+        CallRecord { args: "\"…\"", repairs: &[], artifacts: &[], ..*self }.write(redactor)
+    }
+
+    fn write(&self, redactor: &Redactor) -> String {
         let mut out = String::with_capacity(640 + self.args.len());
         let text = |out: &mut String, key: &str, value: &str| {
             out.push_str(key);
@@ -98,9 +119,12 @@ impl CallRecord<'_> {
         };
         let list = |out: &mut String, key: &str, values: &[String]| {
             out.push_str(key);
-            for (index, value) in values.iter().enumerate() {
+            for (index, value) in values.iter().take(MAX_ITEMS).enumerate() {
                 out.push(if index == 0 { '[' } else { ',' });
-                json_string(out, &redactor.text(value));
+                json_string(out, cut(&redactor.text(value), MAX_TEXT_BYTES));
+            }
+            if let Some(more) = values.len().checked_sub(MAX_ITEMS).filter(|more| *more > 0) {
+                let _ = write!(out, ",\"… {more} more\"");
             }
             out.push_str(if values.is_empty() { "[]" } else { "]" });
         };
@@ -120,12 +144,12 @@ impl CallRecord<'_> {
         if let Some(agent) = &self.info.agent {
             text(&mut out, ",\"agent\":", agent);
         }
-        text(&mut out, ",\"tool\":", self.tool);
+        plain(&mut out, ",\"tool\":", self.tool);
         plain(&mut out, ",\"scope\":", self.scope);
         plain(&mut out, ",\"status\":", self.status.as_str());
         plain(&mut out, ",\"started_at\":", self.started_at);
         number(&mut out, ",\"duration_us\":", self.duration_us);
-        text(&mut out, ",\"summary\":", self.summary);
+        plain(&mut out, ",\"summary\":", self.summary);
         out.push_str(",\"args\":");
         out.push_str(self.args);
         list(&mut out, ",\"repairs\":", self.repairs);
@@ -139,7 +163,7 @@ impl CallRecord<'_> {
         match self.error {
             Some(error) => {
                 plain(&mut out, "{\"code\":", error.code.as_str());
-                text(&mut out, ",\"message\":", cut(&error.message, MAX_MESSAGE_BYTES));
+                plain(&mut out, ",\"message\":", cut(&error.message, MAX_MESSAGE_BYTES));
                 out.push('}');
             }
             None => out.push_str("null"),

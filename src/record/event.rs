@@ -3,7 +3,11 @@
 use serde::Serialize;
 
 use super::redact::json_string;
-use crate::error::ToolError;
+use crate::error::{Status, ToolError};
+use crate::output::bound::cut;
+
+/// The longest message, and the longest cause, of an error line, in bytes: as JSON they may be six times as long.
+const MAX_TEXT_BYTES: usize = 4096;
 
 /// What an event line is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +22,21 @@ pub(crate) enum EventType {
     ArtifactCreated,
     PermissionRequested,
     PermissionGranted,
+    LogTorn,
+    LogTampered,
 }
 
 impl EventType {
+    /// That of a call that ended so.
+    pub(crate) fn ended(status: Status) -> Self {
+        match status {
+            Status::Completed => Self::ToolCompleted,
+            Status::Blocked => Self::ToolBlocked,
+            Status::Cancelled => Self::ToolCancelled,
+            Status::Failed | Status::Timeout | Status::Interrupted => Self::ToolFailed,
+        }
+    }
+
     fn as_str(self) -> &'static str {
         match self {
             Self::RunCreated => "run.created",
@@ -33,6 +49,8 @@ impl EventType {
             Self::ArtifactCreated => "artifact.created",
             Self::PermissionRequested => "permission.requested",
             Self::PermissionGranted => "permission.granted",
+            Self::LogTorn => "log.torn",
+            Self::LogTampered => "log.tampered",
         }
     }
 }
@@ -87,9 +105,9 @@ pub(crate) fn error(owner: &Owner<'_>, time: &str, tool: &str, error: &ToolError
     out.push_str(",\"code\":\"");
     out.push_str(error.code.as_str());
     out.push_str("\",\"message\":");
-    json_string(&mut out, &error.message);
+    json_string(&mut out, cut(&error.message, MAX_TEXT_BYTES));
     out.push_str(",\"cause\":");
-    optional(&mut out, error.cause.as_deref());
+    optional(&mut out, error.cause.as_deref().map(|cause| cut(cause, MAX_TEXT_BYTES)));
     out.push('}');
     out
 }

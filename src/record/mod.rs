@@ -2,6 +2,10 @@
 //! failure in `logs/errors.jsonl`.
 
 pub(crate) mod call_record;
+pub(crate) mod chain;
 pub(crate) mod event;
 pub(crate) mod jsonl;
+pub mod reader;
 pub(crate) mod redact;
+mod secrets;
+pub mod verify;

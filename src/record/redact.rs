@@ -12,7 +12,8 @@ use regex::{Regex, RegexSet};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::error::KgentError;
+use super::secrets::{LONG_FORMS, LONG_TOKEN, SECRET_NAMES, SECRET_WORDS, SHORT_FORMS, SHORTEST, SIGNED_FORMS};
+use crate::error::{KgentError, ToolError};
 
 /// The most that a call's arguments take in its record.
 pub(crate) const MAX_ARGS_BYTES: usize = 16 * 1024;
@@ -31,55 +32,6 @@ const MAX_ITEMS: usize = 64;
 const MAX_DEPTH: usize = 16;
 /// Kept free of [`MAX_ARGS_BYTES`] for the marker and the bracket of each level.
 const CLOSING_BYTES: usize = MAX_DEPTH * 48;
-
-/// The shortest text that any built-in form matches, in bytes: `pwd=x`.
-const SHORTEST: usize = 5;
-
-/// Words that make a name secret, in names of arguments and in texts alike.
-const SECRET_WORDS: &str = "pass[-_ ]?(?:word|wd|phrase|code)|pwd|secret|credentials?|session[-_ ]?(?:id|key)|token\
-    |(?:access|account|api|encryption|master|private|shared[-_ ]?access|signing|ssh|subscription)[-_ ]?key";
-
-/// Further names of arguments whose values are secret. In texts these words say too little, or have their own pattern.
-const SECRET_NAMES: &str = "authorization|cookie|session|^(?:auth|bearer|connection[-_ ]?string|dsn|jwt|otp|pass)$";
-
-/// Texts that are secrets by their form, each with the kind that is shown instead. Where a pattern has a group `secret`,
-/// only that is replaced. Each pattern starts with fixed letters, fewer than 64 beginnings in all, so that one vectorised
-/// pass finds almost every text clean.
-const BARE_FORMS: &[(&str, &str)] = &[
-    (
-        "private-key",
-        r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY[A-Z ]{0,6}-----(?s:.*?)(?:-----END [A-Z0-9 ]{0,30}PRIVATE KEY[A-Z ]{0,6}-----|\z)",
-    ),
-    ("private-key", r"\bAGE-SECRET-KEY-1[0-9A-Z]{20,}"),
-    ("authorization", r"\b(?:Bearer|bearer)[ \t]+(?<secret>[A-Za-z0-9+/=._~-]{6,})"),
-    ("authorization", r"\b(?:Basic|basic)[ \t]+(?<secret>[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{6,}={1,2})"),
-    ("jwt", r"\beyJ[A-Za-z0-9_-]{6,}\.eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?"),
-    ("aws", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}"),
-    ("github", r"\b(?:gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})"),
-    ("gitlab", r"\bgl(?:dt|pat|ptt|rt|soat)-[A-Za-z0-9_-]{16,}"),
-    ("slack", r"\bxox[abeoprs]-[A-Za-z0-9-]{8,}|\bxapp-[A-Za-z0-9-]{8,}|hooks\.slack\.com/services/[A-Za-z0-9/]+"),
-    ("google", r"\bAIza[A-Za-z0-9_-]{24,}|\bya29\.[A-Za-z0-9_-]{16,}|\bGOCSPX-[A-Za-z0-9_-]{16,}"),
-    ("stripe", r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{8,}|\bwhsec_[A-Za-z0-9+/=]{16,}"),
-    ("api-key", r"\bsk-(?:[A-Za-z0-9_-]{16,}|[A-Z0-9]{6,})"),
-    ("api-key", r"\b(?:gsk_|hf_|lin_api_|npm_|pplx-|xai-)[A-Za-z0-9_-]{16,}"),
-    ("api-key", r"\b(?:dapi|do[opr]_v1_|shp(?:at|ca|pa|ss)_)[0-9a-f]{32,}"),
-    ("api-key", r"\b(?:dckr_pat_|dp\.pt\.|hv[bs]\.|pypi-|PMAK-|tskey-)[A-Za-z0-9_-]{16,}"),
-    ("api-key", r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-];
-
-/// Further forms; each holds `:`, `=` or `--`. `WORDS` stands for [`SECRET_WORDS`].
-const SIGNED_FORMS: &[(&str, &str)] = &[
-    ("authorization", r#"(?i-u:authorization)[\\"']*[ \t]*[:=][ \t]*[\\"']*(?<secret>[^\r\n"']+)"#),
-    ("cookie", r#"(?i-u:cookie)[\\"']*[ \t]*[:=][ \t]*[\\"']*(?<secret>[^\r\n"']+)"#),
-    ("password", r#"://[^\s/:@"']*:(?<secret>[^\s/"']+)@"#),
-    ("password", r#"://(?<secret>[^\s/:@"']{20,})@"#),
-    ("api-key", r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}"),
-    (
-        "secret",
-        r#"(?i-u:WORDS)(?:[-_A-Z][A-Za-z0-9_-]{0,24})?[\\"']*[ \t]*[:=]>?[ \t]*(?<secret>\\?"[^"]*"?|'[^']*'?|[^\s"'&;]+)"#,
-    ),
-    ("secret", r#"--(?i-u:[a-z-]*(?:WORDS)[a-z-]*)[ \t]+["']?(?<secret>[^\s"']+)"#),
-];
 
 /// Patterns, and all of them at once.
 struct Forms {
@@ -113,8 +65,10 @@ impl Forms {
 
 /// What every run looks for; compiled once in a process.
 struct BuiltIn {
-    /// [`BARE_FORMS`] as one pattern, which is faster than a set.
-    bare: Regex,
+    /// [`SHORT_FORMS`] as one pattern, which is faster than a set.
+    short: Regex,
+    /// [`LONG_FORMS`] likewise.
+    long: Regex,
     all: Forms,
     secret_name: Regex,
 }
@@ -132,14 +86,18 @@ impl BuiltIn {
     }
 
     fn new() -> Result<Self, regex::Error> {
-        let bare: Vec<_> = BARE_FORMS.iter().map(|(_, pattern)| pattern.replace("?<secret>", "?:")).collect();
-        let forms: Vec<_> = BARE_FORMS
-            .iter()
-            .chain(SIGNED_FORMS)
+        let one = |forms: &[(&str, &str)]| {
+            let each: Vec<_> = forms.iter().map(|(_, pattern)| pattern.replace("?<secret>", "?:")).collect();
+            Regex::new(&each.join("|"))
+        };
+        let forms: Vec<_> = [SHORT_FORMS, LONG_FORMS, SIGNED_FORMS]
+            .into_iter()
+            .flatten()
             .map(|(kind, pattern)| (*kind, pattern.replace("WORDS", SECRET_WORDS).into()))
             .collect();
         Ok(Self {
-            bare: Regex::new(&bare.join("|"))?,
+            short: one(SHORT_FORMS)?,
+            long: one(LONG_FORMS)?,
             all: Forms::new(&forms)?,
             secret_name: Regex::new(&format!("(?i-u:{SECRET_WORDS}|{SECRET_NAMES})"))?,
         })
@@ -150,8 +108,21 @@ impl BuiltIn {
             return false;
         }
         let signed = s.bytes().any(|byte| matches!(byte, b':' | b'=')) || s.contains("--");
-        if signed { self.all.any.is_match(s) } else { self.bare.is_match(s) }
+        if signed {
+            return self.all.any.is_match(s);
+        }
+        self.short.is_match(s) || (has_long_token(s) && self.long.is_match(s))
     }
+}
+
+/// Whether there are [`LONG_TOKEN`] characters in a row of which tokens are made.
+fn has_long_token(s: &str) -> bool {
+    let mut run = 0;
+    s.len() >= LONG_TOKEN
+        && s.bytes().any(|byte| {
+            run = if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'~') { run + 1 } else { 0 };
+            run == LONG_TOKEN
+        })
 }
 
 /// Finds secrets. One per run: its key makes the hashes of short contents the run's own.
@@ -218,6 +189,41 @@ impl Redactor {
         }
         out.push_str(s.get(done..).unwrap_or_default());
         Cow::Owned(out)
+    }
+
+    /// A failure as everybody but the error log is told of it, and its cause as it came.
+    pub(crate) fn error(&self, mut error: ToolError) -> ToolError {
+        for text in [Some(&mut error.message), error.hint.as_mut()].into_iter().flatten() {
+            if let Cow::Owned(shown) = self.text(text) {
+                *text = shown;
+            }
+        }
+        if let Some(details) = &mut error.details {
+            self.value(details);
+        }
+        error
+    }
+
+    /// Replaces the secrets in a value: in its texts, and what stands under secret names.
+    pub(crate) fn value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(shown) = self.text(text) {
+                    *text = shown;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Object(members) => {
+                for (name, member) in members {
+                    if member.is_string() && self.is_secret_name(name) {
+                        *member = "[redacted:secret]".into();
+                    } else {
+                        self.value(member);
+                    }
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
     }
 
     /// Appends the arguments as a record shows them: one line of JSON, at most [`MAX_ARGS_BYTES`]. What stands under a
@@ -461,6 +467,41 @@ mod tests {
             ("hv", &format!("s.{long}")),
             ("SG", &format!(".{long}.{long}")),
             ("1234567890", &format!(":AA{long}")),
+            ("GR134", &format!("8941{long}")),
+            ("glc", &format!("bt-{long}")),
+            ("LT", &format!("AI{long}")),
+            ("AT", &format!("ATT{long}")),
+            ("abC8", &format!("Q~{}", &long[..33])),
+            ("MCANARYcanaryCANARYcanary", &format!(".CANARY.{long}")),
+            ("dt0", &format!("c01.CANARYCANARYCANARYCANARY.{}", "CANARY01".repeat(8))),
+            ("EA", &format!("A{long}")),
+            ("fm", &format!("2_{long}")),
+            ("glsa", &format!("_{long}")),
+            ("lin", &format!("_api_{long}")),
+            ("ke", &format!("y-{hex}")),
+            (hex, "-us12"),
+            ("NR", &format!("AK-{long}")),
+            ("ops", &format!("_eyJ{long}")),
+            ("sha", &format!("256~{long}")),
+            ("psc", &format!("ale_tkn_{long}")),
+            ("snt", &format!("rys_{long}")),
+            ("shp", &format!("at_{hex}")),
+            ("sq0", &format!("atp-{long}")),
+            ("CANARYcanary01", &format!(".atlasv1.{long}")),
+            ("S", &format!("K{hex}")),
+            ("AQ", &format!("VN{long}")),
+            ("pat", &format!("CANARYcanary01.{hex}{hex}")),
+            ("AK", &format!("C{long}")),
+            ("ABS", &format!("K{long}")),
+            ("do", &format!("p_v1_{hex}")),
+            ("dckr", &format!("_pat_{long}")),
+            ("xkey", &format!("sib-{hex}")),
+            ("fig", &format!("d_{long}")),
+            ("v1.", &format!("0-{}-{hex}{hex}", &hex[..24])),
+            ("EZ", &format!("AK{long}")),
+            ("pat", &format!("-na1-{long}")),
+            ("wh", &format!("sec_{long}")),
+            ("https://discord", ".com/api/webhooks/1/CANARY"),
             ("AGE-SECRET", "-KEY-1CANARY0123456789CANARY"),
             ("-----BEGIN RSA PRIV", "ATE KEY-----\nCANARY\n-----END RSA PRIVATE KEY-----"),
             ("-----BEGIN PRIV", "ATE KEY-----\nCANARY cut off"),
@@ -527,6 +568,9 @@ mod tests {
             "[a-z]*.{rs,py}",
             "größe/日本語/файл.txt",
             "fn token(x: u8) -> Key",
+            "docs/API-documentation-for-something-long/v1.0-a-rather-long-name.md",
+            "b3:4b1d4b1d4b1d4b1d4b1d4b1d4b1d4b1d 4b1d4b1d4b1d4b1d4b1d4b1d4b1d4b1d4b1d4b1d",
+            "node_modules/some-very-long-package-name/key-value-store.js",
         ] {
             assert!(matches!(redactor().text(text), Cow::Borrowed(_)), "{text} -> {}", redactor().text(text));
         }

@@ -177,6 +177,11 @@ impl Dir {
         self.open(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(Self)
     }
 
+    /// Makes its names survive a loss of power.
+    pub(crate) fn sync(&self) -> Result<()> {
+        fs::fsync(&self.0)
+    }
+
     pub(crate) fn make_dir(&self, name: Component<'_>, mode: u32) -> Result<()> {
         fs::mkdirat(&self.0, name.0, Mode::from_raw_mode(mode))
     }

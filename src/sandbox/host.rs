@@ -1,11 +1,11 @@
 //! Doors for the host's own side: the runs directory, a run's folders, config files. Paths here are the host's, never
 //! a model's.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
 use super::dir::{Component, Dir, Kind, Look};
@@ -21,17 +21,31 @@ const FOLDERS: &[&str] = &["logs", "deliverables", "artifacts", "archive"];
 
 /// Reads a config file: a regular file of at most 1 MiB, as text.
 pub fn read_config(path: &Path) -> std::result::Result<String, KgentError> {
+    String::from_utf8(read_file(path, MAX_CONFIG_BYTES)?)
+        .map_err(|e| KgentError::Config(format!("`{}` cannot be read as UTF-8: {e}", path.display())))
+}
+
+/// Reads a regular file of the host's, of at most `max` bytes.
+pub(crate) fn read_file(path: &Path, max: u64) -> std::result::Result<Vec<u8>, KgentError> {
     let fail = |why: &str| KgentError::Config(format!("`{}` {why}", path.display()));
+    let unread = |e: std::io::Error| fail(&format!("cannot be read: {e}"));
     let fd = fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
-        .map_err(|e| fail(&format!("cannot be read: {}", std::io::Error::from(e))))?;
-    let stat = fs::fstat(&fd).map_err(|e| fail(&std::io::Error::from(e).to_string()))?;
+        .map_err(|e| unread(e.into()))?;
+    let stat = fs::fstat(&fd).map_err(|e| unread(e.into()))?;
     if Kind::of(stat.st_mode) != Kind::File {
         return Err(fail("is not a regular file"));
     }
-    if super::size(&stat) > MAX_CONFIG_BYTES {
-        return Err(fail("is over 1 MiB"));
+    if super::size(&stat) > max {
+        return Err(fail(&format!("is over {max} bytes")));
     }
-    std::io::read_to_string(std::fs::File::from(fd)).map_err(|e| fail(&format!("cannot be read as UTF-8: {e}")))
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::fs::File::from(fd), &mut bytes).map_err(unread)?;
+    Ok(bytes)
+}
+
+/// The link-free path of a file of the host's.
+pub(crate) fn real_path(file: &Path) -> std::result::Result<std::path::PathBuf, KgentError> {
+    std::fs::canonicalize(file).map_err(|e| KgentError::Config(format!("`{}` cannot be read: {e}", file.display())))
 }
 
 /// Pins the last component of a directory's real path.
@@ -130,6 +144,14 @@ impl RunFolder {
         }
     }
 
+    /// Holds a run's folder to read its logs, whoever owns it and wherever it was copied to.
+    pub(crate) fn look(path: &Path) -> std::result::Result<Self, KgentError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(path, flags, Mode::empty())
+            .map_err(|e| KgentError::Run(format!("`{}`: {}", path.display(), std::io::Error::from(e))))?;
+        Ok(Self { root: Dir::new(root) })
+    }
+
     pub(crate) fn folder(&self, name: &str) -> Result<Dir> {
         self.root.open_dir(Component::of(name.as_bytes())?)
     }
@@ -175,8 +197,43 @@ impl LogFile {
         rustix::io::retry_on_intr(|| rustix::io::write(&self.0, bytes))
     }
 
-    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        rustix::io::retry_on_intr(|| rustix::io::pread(&self.0, &mut *buffer, offset))
+    /// Opens `name` for reading from its beginning.
+    pub(crate) fn read(dir: &Dir, name: &str) -> Result<LogText> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let fd = dir.open(Component::of(name.as_bytes())?, flags, Mode::empty())?;
+        if Look::at(&fd)?.kind != Kind::File {
+            return Err(Errno::INVAL);
+        }
+        Ok(LogText { fd, at: 0 })
+    }
+
+    /// Its size. (Cheaper than a look.)
+    pub(crate) fn end(&self) -> Result<u64> {
+        fs::seek(&self.0, fs::SeekFrom::End(0))
+    }
+
+    /// Whether these bytes stand at this place.
+    pub(crate) fn holds(&self, bytes: &[u8], at: u64) -> Result<bool> {
+        let mut found = vec![0; bytes.len()];
+        let mut filled = 0;
+        let mut from = self.from(at);
+        while let Some(space) = found.get_mut(filled..).filter(|space| !space.is_empty()) {
+            match from.read_once(space)? {
+                0 => return Ok(false),
+                count => filled += count,
+            }
+        }
+        Ok(found == bytes)
+    }
+
+    /// Has the file system promise room for these bytes, without a change of the file's size.
+    pub(crate) fn reserve(&self, from: u64, bytes: u64) -> Result<()> {
+        rustix::io::retry_on_intr(|| fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, from, bytes))
+    }
+
+    /// Reads from this place on.
+    pub(crate) fn from(&self, at: u64) -> LogText<BorrowedFd<'_>> {
+        LogText { fd: self.0.as_fd(), at }
     }
 
     pub(crate) fn truncate(&self, size: u64) -> Result<()> {
@@ -186,6 +243,32 @@ impl LogFile {
     pub(crate) fn sync(&self) -> Result<()> {
         fs::fdatasync(&self.0)
     }
+}
+
+/// A log file being read, from some place on; the position that it shares with others stays.
+#[derive(Debug)]
+pub(crate) struct LogText<F = OwnedFd> {
+    fd: F,
+    at: u64,
+}
+
+impl<F: AsFd> LogText<F> {
+    fn read_once(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buffer, self.at))?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl<F: AsFd> std::io::Read for LogText<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(self.read_once(buffer)?)
+    }
+}
+
+/// How large this process may make a file. (To try would be answered with a signal.)
+pub(crate) fn size_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
 /// Takes the exclusive lock on `dir`'s open file if nobody holds it.
@@ -237,26 +320,4 @@ pub(crate) fn require_dir(path: &Path) -> std::result::Result<(), KgentError> {
         Errno::NOTDIR => KgentError::Run(format!("`{}` is not a directory", path.display())),
         other => KgentError::Run(format!("`{}`: {}", path.display(), std::io::Error::from(other))),
     })
-}
-
-/// Hands over the whole JSON objects of a log, oldest first; holds one line at a time.
-pub(crate) fn each_line(
-    folder: &RunFolder,
-    log: crate::context::RunLog,
-    mut take: impl FnMut(serde_json::Value),
-) -> std::io::Result<()> {
-    let (dir, name) = match log {
-        crate::context::RunLog::Records => (folder.folder("logs")?, "tools.jsonl"),
-        crate::context::RunLog::Events => (folder.root.open_here()?, "events.jsonl"),
-    };
-    let fd = dir.open(Component::of(name.as_bytes())?, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
-    let mut reader = std::io::BufReader::new(std::fs::File::from(fd));
-    let mut line = Vec::new();
-    while std::io::BufRead::read_until(&mut reader, b'\n', &mut line)? > 0 {
-        if let Ok(value @ serde_json::Value::Object(_)) = serde_json::from_slice(&line) {
-            take(value);
-        }
-        line.clear();
-    }
-    Ok(())
 }

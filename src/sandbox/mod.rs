@@ -159,6 +159,27 @@ pub(crate) fn too_large(path: &SandboxPath, size: u64, limit: u64) -> ToolError 
         .hint("Read it in parts with `offset` and `limit`, or search it.")
 }
 
+/// The host's own look: the policy is for tools.
+struct HostGate;
+
+impl Gate for HostGate {
+    fn permit(&self, _: &SandboxPath, _: Access) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    fn visible(&self, _: &SandboxPath, _: Access) -> bool {
+        true
+    }
+
+    fn checkpoint(&self) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<(), ToolError> {
+        Ok(())
+    }
+}
+
 /// The mounts of a run, and the doors to them.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -241,6 +262,14 @@ impl Sandbox {
     /// Each mount's name, and the device and inode of its root.
     pub fn roots_identity(&self) -> Vec<(String, u64, u64)> {
         self.mounts.iter().map(|m| (m.spec.name.clone(), m.dev, m.ino)).collect()
+    }
+
+    /// The mount in which a file of the host's lies.
+    pub(crate) fn mount_of(&self, file: &std::path::Path) -> Result<Option<&str>, KgentError> {
+        let real = host::real_path(file)?;
+        let parts = mount::host_components(&real);
+        let holds = |mount: &&Mount| parts.starts_with(&mount.real);
+        Ok(self.mounts.iter().find(holds).map(|mount| mount.spec.name.as_str()))
     }
 
     /// The host paths of each mount's root, as given and as resolved, and what stands for them in text.
@@ -548,6 +577,18 @@ impl Sandbox {
         let (fd, real) = self.open(path, OFlags::PATH, Access::List, gate)?;
         let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
         Ok((Kind::of(stat.st_mode), size(&stat), real))
+    }
+
+    /// When what the host finds at `path` was last changed, in nanoseconds; `None` where nothing is there.
+    pub(crate) fn changed(&self, path: &SandboxPath) -> Result<Option<i128>, ToolError> {
+        match self.open(path, OFlags::PATH, Access::List, &HostGate) {
+            Ok((fd, _)) => {
+                let stat = fs::fstat(&fd).map_err(|e| explain(path, e))?;
+                Ok(Some(i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec)))
+            }
+            Err(error) if error.code == Code::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The link-free name that `path` leads to, component by component on held descriptors; `..` pops one and is never

@@ -367,12 +367,11 @@ def test_a_torn_tail_is_closed_off(box: Box, tail: str, sink: str) -> None:
             assert rest.startswith(TAILS[tail] + b"\n")
             rest = rest[len(TAILS[tail]) + 1 :]
         lines = parse_lines(rest)
-        assert len([line for line in lines if line.get("code") != "log_torn"]) == 2
+        assert len([line for line in lines if line.get("type") != "log.torn"]) == 2
         last = parse_lines(before[name])[-1]["seq"]
         assert [line["seq"] for line in lines] == list(range(last + 1, last + 1 + len(lines)))
-    torn = [line for line in parse_lines_lossy(box.run_dir / SINKS[2]) if line.get("code") == "log_torn"]
-    assert len(torn) == 1
-    assert Path(sink).name in torn[0]["message"]
+    torn = [line["data"] for line in parse_lines_lossy(box.run_dir / SINKS[1]) if line.get("type") == "log.torn"]
+    assert torn == [{"log": sink, "at": len(before[sink])}]
 
 
 def parse_lines_lossy(path: Path) -> list[dict[str, Any]]:
@@ -393,11 +392,14 @@ def test_a_record_that_lacks_only_its_newline_is_kept(box: Box, sink: str) -> No
     lines = path.read_bytes()
     seq = parse_lines(lines)[-1]["seq"]
     os.truncate(path, len(lines) - 1)
-    box.tools["read_file"].handler({"path": "nope"}, box.context)
-    after = path.read_bytes()
+    with RunContext.open(box.runs, box.context.run_id, workspace=box.ws) as other:
+        (read,) = (tool for tool in build_toolsets(other) if tool.name == "read_file")
+        read.handler({"path": "nope"}, other)
+        after = path.read_bytes()
     assert after.startswith(lines)
-    own = [line for line in parse_lines(after)[-3:] if line.get("code") != "log_torn" and line["seq"] > seq]
-    assert [line["seq"] for line in own] == [seq + 1]
+    new = [line["seq"] for line in parse_lines(after)][seq:]
+    assert new == list(range(seq + 1, seq + 1 + len(new)))
+    assert new
 
 
 def test_a_torn_tail_is_closed_off_when_a_run_is_opened(box: Box) -> None:
@@ -504,11 +506,49 @@ def test_a_write_that_was_done_but_not_recorded_says_so(box: Box) -> None:
     assert result.error.details["done"] == (box.ws / "w").exists()
 
 
-def test_a_truncated_log_goes_on(box: Box) -> None:
+def cut_to_nothing(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def cut_by_a_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    os.truncate(path, len(b"".join(lines[:-1])))
+
+
+def rewritten_longer(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("r+b") as file:
+        file.write(b"".join([*lines[:-1], lines[-1].replace(b"path", b"PATH").replace(b"log.", b"LOG.")]))
+        file.write(b'{"v":1,"seq":99,"type":"x","more":1}\n')
+
+
+@pytest.mark.parametrize("sink", SINKS[:2])
+@pytest.mark.parametrize("harm", [cut_to_nothing, cut_by_a_line])
+def test_a_log_that_was_cut_is_noticed_and_nothing_is_changed_any_more(
+    box: Box, harm: Callable[[Path], None], sink: str
+) -> None:
     box.read("a")
-    os.truncate(box.run_dir / SINKS[0], 0)
+    harm(box.run_dir / sink)
+    for _ in range(2):
+        result = box.tools["write_file"].handler({"path": "w", "content": "new"}, box.context)
+        assert result.error is not None
+        assert (result.error.code, "log.tampered" in result.error.message) == ("log_unavailable", True)
+        assert not (box.ws / "w").exists()
+        assert box.tools["read_file"].handler({"path": "a"}, box.context).ok
+    noticed = [
+        event["data"]["log"] for event in parse_lines_lossy(box.run_dir / SINKS[1]) if event["type"] == "log.tampered"
+    ]
+    assert noticed == [sink]
+
+
+def test_a_log_whose_last_record_was_altered_is_noticed_once_it_grows(box: Box) -> None:
+    box.read("a")
+    rewritten_longer(box.run_dir / SINKS[0])
     assert box.tools["read_file"].handler({"path": "a"}, box.context).ok
-    assert len(parse_lines((box.run_dir / SINKS[0]).read_bytes())) == 1
+    assert [event["type"] for event in box.events][-2:] == ["log.tampered", "tool.completed"]
+    result = box.tools["write_file"].handler({"path": "w", "content": "new"}, box.context)
+    assert result.error is not None
+    assert result.error.code == "log_unavailable"
 
 
 @pytest.mark.slow

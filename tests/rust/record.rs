@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use kgent_tools::context::{CallInfo, RunContext};
+use kgent_tools::context::{CallInfo, RunContext, RunLog};
 use serde_json::{Value, json};
 
 use crate::support::Thing::File;
@@ -127,11 +127,12 @@ fn a_torn_tail_is_closed_off_and_nothing_whole_is_lost() {
         let rest = after.strip_prefix([&before, tail, b"\n"].concat().as_slice()).expect("what was there stays");
         let record: Value = serde_json::from_slice(rest).expect("then one record");
         assert_eq!((record["seq"].as_u64(), record["tool"].as_str()), (Some(next), Some("read_file")), "{shown}");
-        let torn: Vec<Value> = fixture.log_lines("logs/errors.jsonl");
-        assert_eq!(torn.iter().filter(|e| e["code"] == "log_torn").count(), 1, "{shown}");
+        let torn: Vec<Value> = fixture.log_lines("events.jsonl");
+        let torn: Vec<&Value> = torn.iter().filter(|e| e["type"] == "log.torn").map(|e| &e["data"]).collect();
+        assert_eq!(torn, [&json!({"log": RECORDS, "at": before.len()})], "{shown}");
         // Reading back gives the whole lines, the one that only lacked its newline among them.
-        let ids = fixture.context.run().lines(kgent_tools::context::RunLog::Records).unwrap();
-        assert_eq!(ids.iter().any(|line| line["id"] == "whole"), kept, "{shown}");
+        let lines = fixture.context.run().read(RunLog::Records).unwrap().map(Result::unwrap);
+        assert_eq!(lines.filter(|line| line["id"] == "whole").count(), usize::from(kept), "{shown}");
         // A second handle goes on from there.
         let run = fixture.context.run();
         let context = RunContext::open(run.runs(), "r", run.options().clone()).unwrap();
@@ -154,7 +155,7 @@ fn a_torn_tail_in_any_of_the_logs_is_closed_off() {
         let broken =
             bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty() && serde_json::from_slice::<Value>(l).is_err());
         assert_eq!(broken.count(), 1, "{log}");
-        assert!(String::from_utf8(fixture.log("logs/errors.jsonl")).unwrap().contains("log_torn"), "{log}");
+        assert!(String::from_utf8(fixture.log("events.jsonl")).unwrap().contains("log.torn"), "{log}");
     }
 }
 
