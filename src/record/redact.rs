@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::secrets::{LONG_FORMS, LONG_TOKEN, SECRET_NAMES, SECRET_WORDS, SHORT_FORMS, SHORTEST, SIGNED_FORMS};
-use crate::error::{KgentError, ToolError};
+use crate::error::{Code, KgentError, ToolError};
 
 /// The most that a call's arguments take in its record.
 pub(crate) const MAX_ARGS_BYTES: usize = 16 * 1024;
@@ -198,7 +198,8 @@ impl Redactor {
                 *text = shown;
             }
         }
-        if let Some(details) = &mut error.details {
+        // What the host is asked to approve it must see as it is.
+        if let Some(details) = error.details.as_mut().filter(|_| error.code != Code::ApprovalRequired) {
             self.value(details);
         }
         error
