@@ -264,7 +264,8 @@ impl Journal {
 
     fn write(&self, purpose: Purpose, lines: &[(Sink, &str)]) -> Result<()> {
         self.locked(|state| {
-            let touched = |sink| purpose == Purpose::Begin || lines.iter().any(|(other, _)| *other == sink);
+            let checked = purpose == Purpose::Begin;
+            let touched = |sink| (checked && sink == Sink::Tools) || lines.iter().any(|(other, _)| *other == sink);
             state.reconcile(&self.keeping, &touched)?;
             state.put(&self.keeping, purpose, lines)
         })
@@ -388,7 +389,8 @@ impl State {
             Purpose::Other => OTHERS_ROOM + self.begun * MAX_LINE_BYTES as u64,
             Purpose::End => 0,
         };
-        let limit = size_limit();
+        // The end of a call was looked after when it began.
+        let limit = if purpose == Purpose::End { None } else { size_limit() };
         let mut total = 0;
         for log in &mut self.logs {
             let idle = log.out.is_empty() && purpose != Purpose::Begin;
@@ -562,4 +564,5 @@ fn failed(sink: Sink, errno: Errno) -> ToolError {
 fn unavailable(why: &str) -> ToolError {
     ToolError::new(Code::LogUnavailable, format!("the call cannot be recorded: {why}"))
         .hint("Nothing the model sends can mend this; tell the user.")
+        .details(serde_json::json!({"done": false}))
 }

@@ -294,12 +294,16 @@ def test_every_error_says_nothing_of_the_host(tmp_path: Path) -> None:
         assert str(tmp_path) not in said
 
 
+# `KGENT_LONG=1`: the 9,600 calls of C52.
+PROCESSES, CALLS = (8, 300) if os.environ.get("KGENT_LONG") == "1" else (4, 100)
+
+
 def work(context: RunContext, who: int) -> None:
-    """Four threads with fifty calls each."""
+    """Four threads, each with half as many rounds of two calls as `CALLS`."""
     (write,) = (tool for tool in build_toolsets(context) if tool.name == "write_file")
 
     def thread(which: int) -> None:
-        for n in range(50):
+        for n in range(CALLS // 2):
             size = (10, 300, 5000, 300_000)[n % 4 if n % 10 == 0 else n % 3]
             call = context.for_call(call_id=f"{who}.{which}.{n}")
             result = write.handler({"path": f"t/{who}.{which}", "content": "c" * size, "x" * 8: 1}, call)
@@ -314,27 +318,28 @@ def work(context: RunContext, who: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_c52_processes_and_threads(box: Box) -> None:
     spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=work, args=(box.context, who)) for who in range(4)]
+    workers = [spawn.Process(target=work, args=(box.context, who)) for who in range(PROCESSES)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(50)
+        worker.join(500)
         assert worker.exitcode == 0
-    expected = {f"{who}.{which}.{n}" for who in range(4) for which in range(4) for n in range(50)}
+    expected = {f"{who}.{which}.{n}" for who in range(PROCESSES) for which in range(4) for n in range(CALLS // 2)}
     ids = [record["call_id"] for record in box.records]
-    assert len(ids) == 2 * len(expected) == 1600
+    assert len(ids) == 2 * len(expected) == PROCESSES * 4 * CALLS
     assert set(ids) == expected
-    assert len({record["id"] for record in box.records}) == 1600
-    for who in range(4):
+    assert len({record["id"] for record in box.records}) == len(ids)
+    for who in range(PROCESSES):
         for which in range(4):
             own = [int(i.split(".")[2]) for i in ids if i.startswith(f"{who}.{which}.")]
             assert own == sorted(own)
     for sink in SINKS:
         lines = box.log(sink)
         assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
-    assert len(box.errors) == 800
+    assert len(box.errors) == len(expected)
 
 
 TAILS = {
@@ -486,24 +491,28 @@ def test_a_log_that_is_not_ours_any_more(box: Box, harm: Callable[[Path], None],
         assert result.data is None
         assert result.error.details == {"done": False}
     written = box.tools["write_file"].handler({"path": "w", "content": "new"}, box.context)
-    if sink == "events.jsonl":
-        assert written.error is not None
-        assert written.error.code == "log_unavailable"
-        assert (box.ws / "w").read_text(encoding="utf-8") == "old"
+    assert written.error is not None
+    assert (written.error.code, written.error.details) == ("log_unavailable", {"done": False})
+    assert (box.ws / "w").read_text(encoding="utf-8") == "old"
     now = [path.stat().st_size for path in sorted((box.run_dir / "logs").iterdir()) if path.is_file()]
     if sink != "logs/errors.jsonl":
         assert now == sizes
 
 
-def test_a_write_that_was_done_but_not_recorded_says_so(box: Box) -> None:
-    box.read("a")
-    (box.run_dir / SINKS[0]).unlink()
+def test_what_was_done_but_could_not_be_recorded_says_so(box: Box) -> None:
+    def harmful(args: Any, context: Any) -> ToolResult:
+        context.sandbox.write_bytes("w", b"new")
+        (box.run_dir / SINKS[0]).unlink()
+        return ToolResult(ok=True, summary="CONTENT-OF-A")
+
+    registry = ToolRegistry(box.context)
+    registry.register({"mine": ToolDefinition(description="d", input_schema={"type": "object"}, handler=harmful)})
+    result = registry.materialize(box.policy).call("mine", {})
     box.log_was_harmed = True
-    result = box.tools["write_file"].handler({"path": "w", "content": "new"}, box.context)
     assert result.error is not None
-    assert result.error.code == "log_unavailable"
-    assert result.error.details is not None
-    assert result.error.details["done"] == (box.ws / "w").exists()
+    assert (result.error.code, result.error.details) == ("log_unavailable", {"done": True})
+    assert "CONTENT-OF-A" not in repr(result.to_dict())
+    assert (box.ws / "w").read_bytes() == b"new"
 
 
 def cut_to_nothing(path: Path) -> None:
