@@ -1,6 +1,7 @@
 //! [`RunContext`], the host's handle on a run; in [`call`], [`CallContext`], what a tool gets of it for one call.
 
 mod call;
+pub(crate) mod seen;
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::call::CallContext;
+use self::seen::Seen;
 use crate::config::{Limits, ToolsConfig};
 use crate::error::{KgentError, ToolError};
 use crate::fork::PerProcess;
@@ -134,6 +136,8 @@ struct Process {
     calls: Mutex<BTreeMap<u64, UnderWay>>,
     /// What the host was asked to approve last, with the caller's id of the call.
     requests: Mutex<VecDeque<(String, ApprovalRequest)>>,
+    /// What the model saw of each file.
+    seen: Mutex<Seen>,
 }
 
 /// A call under way: what the caller said of it, and the flag that stops it.
@@ -442,6 +446,7 @@ impl Run {
                 counter: AtomicU64::new(0),
                 calls: Mutex::default(),
                 requests: Mutex::default(),
+                seen: Mutex::default(),
             })
         })
     }

@@ -9,6 +9,7 @@
 pub mod args;
 pub mod config;
 pub mod context;
+mod edit;
 pub mod error;
 mod fork;
 mod output;

@@ -14,7 +14,8 @@ use crate::output::bound;
 use crate::permission::grant::{self, ApprovalRequest, TargetState};
 use crate::record::call_record::{CallRecord, ShownPermission, now};
 use crate::record::event::{self, EventType, Owner};
-use crate::record::jsonl::Sink;
+use crate::record::jsonl::{MAX_LINE_BYTES, Sink};
+use crate::record::started::{Outcome, Planned, outcome};
 use crate::registry::snapshot::check_mounts;
 use crate::registry::{Output, ToolDefinition};
 use crate::result::{Content, ToolResult, one_line};
@@ -26,6 +27,8 @@ const MAX_DEPTH: u32 = 16;
 const COARSE_TIMES: i128 = 50_000_000;
 /// What `tool.started` shows of a call's targets, in bytes: half of what a line holds, as JSON may double it.
 const MAX_TARGETS_BYTES: usize = 24 * 1024;
+/// What a log puts before and after the body of a line, at most, in bytes.
+const LINE_ROOM: usize = 512;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -72,7 +75,7 @@ pub fn settle(
     }
     let started_at = now();
     let action = tool.as_ref().ok().and_then(|tool| tool.action()).unwrap_or(name);
-    let call = CallContext::begin(context, binding.map(|b| &b.policy), action, host)?;
+    let call = CallContext::begin(context, binding.map(|b| &b.policy), name, action, host)?;
     let mut facts = Facts { name, scope: binding.map_or("none", |b| b.scope), ..Facts::default() };
     let mutating = tool.as_ref().is_ok_and(|tool| tool.mutating());
     let outcome = rooms(tool, args, &call, &mut facts);
@@ -87,8 +90,6 @@ struct Facts<'a> {
     scope: &'static str,
     args: String,
     repairs: Vec<String>,
-    /// `tool.started` is on record.
-    begun: bool,
 }
 
 fn rooms(
@@ -148,9 +149,8 @@ fn rooms(
     approval.as_ref().map_or(Ok(()), |approval| approval.settle(call))?;
     // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
     // 5 begin
-    if tool.mutating() {
-        begin(call, facts.name, &paths)?;
-        facts.begun = true;
+    if tool.mutating() && !tool.definition().announces {
+        begin_named(call, &paths)?;
     }
     // 6 execute
     call.checkpoint()?;
@@ -204,8 +204,12 @@ impl Approval<'_> {
             if real != *path {
                 call.authorise_name(&real, *access)?;
             }
+            let shown = real.to_string();
+            if targets.iter().any(|target: &TargetState| target.path == shown) {
+                continue;
+            }
             let state = call.sandbox().state(&real, call.limits().max_file_bytes)?;
-            targets.push(TargetState { path: real.to_string(), state });
+            targets.push(TargetState { path: shown, state });
         }
         Ok(ApprovalRequest {
             run_id: call.run_id().to_owned(),
@@ -232,7 +236,7 @@ impl Approval<'_> {
 }
 
 /// `tool.started` is on record before anything is done.
-fn begin(call: &CallContext, tool: &str, paths: &[SandboxPath]) -> Result<(), ToolError> {
+fn begin_named(call: &CallContext, paths: &[SandboxPath]) -> Result<(), ToolError> {
     let run = &call.call().run;
     let mut room = MAX_TARGETS_BYTES;
     let mut targets = Vec::new();
@@ -243,11 +247,27 @@ fn begin(call: &CallContext, tool: &str, paths: &[SandboxPath]) -> Result<(), To
         targets.push(json!({"path": path}));
     }
     let omitted = paths.len() - targets.len();
-    let mut data = json!({"tool": tool, "targets": targets});
+    let mut data = json!({"tool": call.call().tool, "targets": targets});
     if let Some(data) = data.as_object_mut().filter(|_| omitted > 0) {
         data.insert("omitted".to_owned(), omitted.into());
     }
-    run.journal.begin(&event::event(&owner(call), &now(), EventType::ToolStarted, &data))
+    announce(call, &data)
+}
+
+/// The same of a call that knows what each of its files was and becomes.
+pub(crate) fn begin(call: &CallContext, targets: &[Planned]) -> Result<(), ToolError> {
+    announce(call, &json!({"tool": call.call().tool, "targets": targets}))
+}
+
+fn announce(call: &CallContext, data: &Value) -> Result<(), ToolError> {
+    let line = event::event(&owner(call), &now(), EventType::ToolStarted, data);
+    if line.len() + LINE_ROOM > MAX_LINE_BYTES {
+        return Err(ToolError::new(Code::TooLarge, "the call names more files than a record can hold")
+            .hint("Do it in several calls."));
+    }
+    call.call().run.journal.begin(&line)?;
+    call.notes().begun = true;
+    Ok(())
 }
 
 fn owner(call: &CallContext) -> Owner<'_> {
@@ -371,7 +391,8 @@ fn record(
     let code = result.error.as_ref().map(|error| error.code.as_str());
     let blocked = notes.permission.as_ref().filter(|_| status == Status::Blocked);
     let permission = blocked.map(|noted| noted.shown(&run.redactor));
-    let ended = EndedData { tool, status: status.as_str(), duration_us, code, permission, added: false };
+    let ended =
+        EndedData { tool, status: status.as_str(), duration_us, code, permission, added: false, targets: Vec::new() };
     let mut lines = vec![(Sink::Tools, body)];
     if result.error.as_ref().is_some_and(|error| error.code == Code::ApprovalRequired) {
         let data = json!({"tool": tool, "asks": run.redacted(&notes.asks)});
@@ -383,10 +404,10 @@ fn record(
         let logged = ToolError { cause, ..error.clone() };
         lines.push((Sink::Errors, event::error(&owner, &time, tool, &logged)));
     }
-    let interrupt = notes.interrupt.take();
+    let (interrupt, begun) = (notes.interrupt.take(), notes.begun);
     drop(notes);
     let lines: Vec<(Sink, &str)> = lines.iter().map(|(sink, line)| (*sink, line.as_str())).collect();
-    let appended = if facts.begun { run.journal.end(&lines) } else { run.journal.append(&lines) };
+    let appended = if begun { run.journal.end(&lines) } else { run.journal.append(&lines) };
     let result = match appended {
         Ok(()) => result,
         Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && mutating}))),
@@ -408,7 +429,8 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
         let status = text(record, "/status");
         let code = record.pointer("/error/code").and_then(Value::as_str);
         let duration_us = record.get("duration_us").and_then(Value::as_u64).unwrap_or(0);
-        let ended = EndedData { tool, status: &status, duration_us, code, permission: None, added: true };
+        let ended =
+            EndedData { tool, status: &status, duration_us, code, permission: None, added: true, targets: Vec::new() };
         let line = event::event(
             &owner,
             &time,
@@ -417,10 +439,8 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
         );
         return run.journal.append(&[(Sink::Events, &line)]);
     }
-    let error = ToolError::new(
-        Code::Interrupted,
-        format!("the process ended during the call; {}", what_was_done(run, started, &began)),
-    );
+    let (done, targets) = what_was_done(run, started, &began);
+    let error = ToolError::new(Code::Interrupted, format!("the process ended during the call; {done}"));
     let body = CallRecord {
         id,
         run_id: run.id(),
@@ -442,7 +462,7 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
     }
     .body(&run.redactor);
     let (status, code) = (Status::Interrupted.as_str(), Some(error.code.as_str()));
-    let ended = EndedData { tool, status, duration_us: 0, code, permission: None, added: false };
+    let ended = EndedData { tool, status, duration_us: 0, code, permission: None, added: false, targets };
     run.journal.append(&[
         (Sink::Tools, &body),
         (Sink::Events, &event::event(&owner, &time, EventType::ToolFailed, &ended)),
@@ -451,21 +471,28 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
 }
 
 /// What can be seen now of a call that was to change the targets in its `tool.started`.
-fn what_was_done(run: &Run, started: &Value, began: &str) -> String {
+fn what_was_done(run: &Run, started: &Value, began: &str) -> (String, Vec<TargetData>) {
     let targets = started.pointer("/data/targets").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let began = began.parse::<jiff::Timestamp>().map(jiff::Timestamp::as_nanosecond);
-    let said = targets.iter().filter_map(|target| target.get("path")?.as_str()).map(|text| {
-        let changed = run.sandbox.parse(text).and_then(|path| run.sandbox.changed(&path));
-        let what = match (changed, &began) {
-            (Ok(Some(at)), Ok(began)) if at >= *began => "has been changed since it began",
-            (Ok(Some(at)), Ok(began)) if at + COARSE_TIMES < *began => "has not been changed",
-            (Ok(None), _) => "is not there",
-            _ => "may have been changed or not",
-        };
-        format!("`{text}` {what}")
-    });
+    let mut outcomes = Vec::new();
+    let said =
+        targets.iter().filter_map(|target| Some((target, target.get("path")?.as_str()?))).map(|(target, text)| {
+            if let Some(outcome) = outcome(&run.sandbox, run.limits().max_file_bytes, target) {
+                outcomes.push(TargetData { path: text.to_owned(), outcome });
+                return format!("`{text}` {}", outcome.words());
+            }
+            let changed = run.sandbox.parse(text).and_then(|path| run.sandbox.changed(&path));
+            let what = match (changed, &began) {
+                (Ok(Some(at)), Ok(began)) if at >= *began => "has been changed since it began",
+                (Ok(Some(at)), Ok(began)) if at + COARSE_TIMES < *began => "has not been changed",
+                (Ok(None), _) => "is not there",
+                _ => "may have been changed or not",
+            };
+            format!("`{text}` {what}")
+        });
     let said = said.collect::<Vec<_>>().join(", ");
-    if said.is_empty() { "it named no files, so what it changed is not known".to_owned() } else { said }
+    let said = if said.is_empty() { "it named no files, so what it changed is not known".to_owned() } else { said };
+    (said, outcomes)
 }
 
 /// What an event says of a call that ended.
@@ -482,6 +509,15 @@ struct EndedData<'a> {
     /// When the run was opened again, since the process died before it could.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     added: bool,
+    /// Of an interrupted call: what became of each file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<TargetData>,
+}
+
+#[derive(serde::Serialize)]
+struct TargetData {
+    path: String,
+    outcome: Outcome,
 }
 
 /// One level of settle inside settle, on this thread.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use super::seen::Sight;
 use super::{CallInfo, Host, Interrupt, MAX_ID_BYTES, Process, Run, RunContext, UnderWay, host_error, lock};
 use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
@@ -17,7 +18,9 @@ use crate::permission::{
 use crate::record::call_record::{PermissionNote, now};
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::Sink;
+use crate::sandbox::target::Wanted;
 use crate::sandbox::walk::{Caps, Found, Hidden, Listed, WalkOptions, Walked, walk};
+use crate::sandbox::write::Step;
 use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
 
 /// How often the waiting side asks the host whether it was interrupted, in milliseconds.
@@ -31,6 +34,8 @@ pub(crate) struct Notes {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) truncated: bool,
+    /// `tool.started` is on record.
+    pub(crate) begun: bool,
     pub(crate) interrupt: Option<Interrupt>,
     /// What the policy asks the host about, of the names as sent and of what they lead to.
     pub(crate) asks: Vec<Ask>,
@@ -50,6 +55,8 @@ pub(crate) struct Call {
     serial: u64,
     process: Arc<(i32, Process)>,
     policy: Option<Arc<Policy>>,
+    /// Its tool's name, cut.
+    pub(crate) tool: Box<str>,
     action: Box<str>,
     started: Instant,
     deadline: Instant,
@@ -75,6 +82,7 @@ impl CallContext {
     pub(crate) fn begin(
         context: &RunContext,
         policy: Option<&Arc<Policy>>,
+        tool: &str,
         action: &str,
         host: Arc<dyn Host>,
     ) -> Result<Self, KgentError> {
@@ -99,6 +107,7 @@ impl CallContext {
             serial,
             process,
             policy: policy.cloned(),
+            tool: cut(tool, 64).into(),
             action: action.into(),
             started,
             deadline: started + own.map_or(limit, |own| own.min(limit)),
@@ -205,7 +214,9 @@ impl CallContext {
             return Err(ToolError::new(Code::TooLarge, format!("{} bytes are over the file limit", bytes.len())));
         }
         let path = self.door(path, Access::Write)?;
-        self.sandbox().target(&path, self)?.commit(bytes, None, self)?;
+        let targets =
+            self.sandbox().targets(&[Wanted { path: &path, accesses: &[Access::Write], create: true }], self)?;
+        targets.commit(&[Step { target: 0, content: Some(bytes), decided_on: None, like: None }], self)?;
         self.notes().bytes_out += bytes.len() as u64;
         Ok(())
     }
@@ -232,6 +243,24 @@ impl CallContext {
             Ok(())
         };
         Ok(walk(self.sandbox(), self, &real, &options, || (), visit)?.items)
+    }
+
+    /// What the model last saw of a file in this run, under whichever of its names.
+    pub(crate) fn sight(&self, path: &SandboxPath) -> Option<Sight> {
+        let seen = lock(&self.0.process.1.seen);
+        seen.get(path).or_else(|| self.sandbox().aliases(path).find_map(|alias| seen.get(&alias)))
+    }
+
+    /// Notes what the model now knows of a file; `None` of one that is gone.
+    pub(crate) fn saw(&self, path: &SandboxPath, sight: Option<Sight>) {
+        let mut seen = lock(&self.0.process.1.seen);
+        for alias in self.sandbox().aliases(path) {
+            seen.forget(&alias);
+        }
+        match sight {
+            Some(sight) => seen.enter(path, sight),
+            None => seen.forget(path),
+        }
     }
 
     /// Stores bytes as an artifact of this call; answers its sandbox path.
@@ -427,7 +456,7 @@ impl CallContext {
     ) -> impl Iterator<Item = (&str, &'static [Capability])> + use<'_> {
         let capabilities: &[Capability] = match access {
             Access::Read | Access::List => &[Capability::FilesystemRead],
-            Access::Write => &[Capability::FilesystemWrite],
+            Access::Write | Access::Delete => &[Capability::FilesystemWrite],
         };
         let own = &*self.0.action;
         let reads = access == Access::Read;
@@ -435,7 +464,10 @@ impl CallContext {
             (reads && own != "read_file").then_some(("read_file", &[Capability::FilesystemRead]));
         let secret: Option<(&str, &'static [Capability])> =
             (reads && is_secret(path.rel())).then_some((READ_SECRET, &[]));
-        std::iter::once((own, capabilities)).chain(read).chain(secret)
+        // Asked by its own name: a rule on the tool's action does not lift it.
+        let delete: Option<(&str, &'static [Capability])> =
+            (access == Access::Delete).then_some((Capability::FilesystemDelete.as_str(), &[]));
+        std::iter::once((own, capabilities)).chain(read).chain(secret).chain(delete)
     }
 }
 

@@ -45,6 +45,7 @@ impl PyToolDefinition {
             capability: None,
             // What nobody calls read-only may change something.
             mutating: !read_only(annotations)?,
+            announces: false,
             content_args: &[],
             executor: Box::new(executor),
         })))

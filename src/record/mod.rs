@@ -8,4 +8,5 @@ pub(crate) mod jsonl;
 pub mod reader;
 pub(crate) mod redact;
 mod secrets;
+pub(crate) mod started;
 pub mod verify;

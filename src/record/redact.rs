@@ -23,7 +23,7 @@ pub(crate) const CONTENT_ARGS: &[&str] = &["content", "old_text", "new_text", "p
 /// The longest text that arguments show.
 const MAX_TEXT_BYTES: usize = 512;
 /// Shorter contents could be guessed from a plain hash.
-const MIN_HASHED_BYTES: usize = 64;
+pub(crate) const MIN_HASHED_BYTES: usize = 64;
 /// The longest argument name that is shown.
 const MAX_NAME_BYTES: usize = 128;
 /// Items of a list, and members of an object, that are shown.

@@ -27,6 +27,8 @@ pub struct Definition {
     pub capability: Option<Capability>,
     /// Whether it changes anything: then nothing is done before `tool.started` is on record.
     pub mutating: bool,
+    /// Whether its executor puts `tool.started` on record itself, once it knows what becomes of each target.
+    pub announces: bool,
     /// Arguments that hold content; a record keeps their length and digest only.
     pub content_args: &'static [&'static str],
     /// Who does it.

@@ -89,6 +89,44 @@ pub(crate) struct Look {
     pub(crate) links: u32,
 }
 
+/// Which state of a file it is: its change time moves with every write and cannot be set back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// Its device and inode.
+    pub(crate) identity: (u64, u64),
+    /// In bytes.
+    pub(crate) size: u64,
+    /// Its change time, in nanoseconds.
+    changed: i64,
+}
+
+impl Version {
+    pub(crate) fn of(stat: &Stat) -> Self {
+        let identity = (stat.st_dev, stat.st_ino);
+        let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or(0);
+        let changed = stat.st_ctime.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
+        Self { identity, size: u64::try_from(stat.st_size).unwrap_or(0), changed }
+    }
+
+    /// Whether its change time is past, so that a later write bears another one. Where times are coarse, one may
+    /// follow within the same tick.
+    pub(crate) fn is_past(self) -> bool {
+        now() - i128::from(self.changed) > COARSEST
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}:{:x}:{:x}", self.identity.0, self.identity.1, self.changed)
+    }
+}
+
+/// The time now, in nanoseconds.
+fn now() -> i128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    i128::try_from(now).unwrap_or(0)
+}
+
 impl Look {
     const WANTED: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::NLINK).union(StatxFlags::SIZE);
 
@@ -264,9 +302,8 @@ impl Watch {
             return Ok(());
         }
         check()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         // Where times are coarse, a later change could bear the same time: only a time that is past is trusted.
-        let past = i128::try_from(now).unwrap_or(0) - i128::from(changed) > COARSEST;
+        let past = now() - i128::from(changed) > COARSEST;
         self.known.store(if past { changed } else { 0 }, Ordering::Relaxed);
         Ok(())
     }

@@ -15,6 +15,7 @@ mod order;
 mod overlap;
 pub(crate) mod path;
 mod resolver;
+pub(crate) mod target;
 pub(crate) mod walk;
 pub(crate) mod write;
 
@@ -27,7 +28,7 @@ use rustix::fs::{self, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub use self::dir::Kind;
-use self::dir::{Component, Dir};
+use self::dir::{Component, Dir, Version};
 pub use self::mount::MountSpec;
 use self::mount::{Mount, Pin};
 use self::overlap::{KernelMounts, overlaps};
@@ -51,6 +52,8 @@ pub enum Access {
     Read,
     /// Creating or replacing a file.
     Write,
+    /// Removing a file, or moving it away.
+    Delete,
     /// Names, types and sizes.
     List,
 }
@@ -96,11 +99,18 @@ pub struct OpenFile {
     pub size: u64,
     /// Its device and inode.
     pub identity: (u64, u64),
+    /// Which state of it was opened.
+    pub(crate) version: Version,
     /// Its link-free name.
     pub path: SandboxPath,
 }
 
 impl OpenFile {
+    fn new(fd: OwnedFd, stat: &Stat, path: SandboxPath) -> Self {
+        let version = Version::of(stat);
+        Self { fd, size: version.size, identity: version.identity, version, path }
+    }
+
     /// Reads from where the last read ended; 0 bytes are the end.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, ToolError> {
         loop {
@@ -150,8 +160,12 @@ impl AsFd for OpenFile {
 
 /// The content hash that reads give and writes expect: `b3:` and 32 hex digits of the whole file.
 pub(crate) fn content_hash(bytes: &[u8]) -> String {
-    let hash = blake3::hash(bytes).to_hex();
-    format!("b3:{}", hash.get(..32).unwrap_or_default())
+    hash_text(&blake3::hash(bytes))
+}
+
+/// The same of a hash.
+pub(crate) fn hash_text(hash: &blake3::Hash) -> String {
+    format!("b3:{}", hash.to_hex().get(..32).unwrap_or_default())
 }
 
 pub(crate) fn too_large(path: &SandboxPath, size: u64, limit: u64) -> ToolError {
@@ -361,7 +375,7 @@ impl Sandbox {
         if under(&mount.withheld) || matches(&self.constraints.hidden) {
             return Err(not_found(shown));
         }
-        if access != Access::Write {
+        if matches!(access, Access::Read | Access::List) {
             return Ok(());
         }
         let read_only = |why: &str| {
@@ -469,7 +483,7 @@ impl Sandbox {
         if identity != (stat.st_dev, stat.st_ino) {
             return Err(unsteady(path));
         }
-        let file = OpenFile { fd, size: size(&now), identity, path: path.clone() };
+        let file = OpenFile::new(fd, &now, path.clone());
         Ok(content_hash(&file.read_all(limit)?))
     }
 
@@ -488,10 +502,15 @@ impl Sandbox {
             };
             let opened = fs::fstat(&fd).map_err(|e| explain(path, e))?;
             if (opened.st_dev, opened.st_ino) == (stat.st_dev, stat.st_ino) {
-                return Ok(OpenFile { fd, size: size(&opened), identity: (opened.st_dev, opened.st_ino), path: real });
+                return Ok(OpenFile::new(fd, &opened, real));
             }
         }
         Err(unsteady(path))
+    }
+
+    /// Whether the change time of a file that was opened here can be relied on: it is this machine's own.
+    pub(crate) fn keeps_times(&self, file: &OpenFile) -> bool {
+        self.mount(&file.path).is_ok_and(|mount| !mount.remote && mount.dev == file.identity.0)
     }
 
     /// `error` with names near the missing one, where the policy lets the call see them.

@@ -20,7 +20,7 @@ use super::ignores::Ignores;
 pub(crate) use super::order::Caps;
 use super::order::{Done, Order, Place};
 use super::write::is_live_temp;
-use super::{Access, Gate, OpenFile, Sandbox, SandboxPath, size};
+use super::{Access, Gate, OpenFile, Sandbox, SandboxPath};
 use crate::error::{Code, ToolError};
 
 /// The deepest directory entered below the start.
@@ -410,6 +410,6 @@ impl Sandbox {
             Code::NotRegularFile => "special",
             _ => "withheld",
         })?;
-        Ok(OpenFile { fd, size: size(&stat), identity: (stat.st_dev, stat.st_ino), path: found.path.clone() })
+        Ok(OpenFile::new(fd, &stat, found.path.clone()))
     }
 }

@@ -1,22 +1,24 @@
-//! Atomic writes: a temporary file in the target's own directory, then a rename over the target. After a crash there
-//! is the old file or the new one.
+//! Atomic writes: temporary files in the targets' own directories, then renames. After a crash each file is the old one
+//! or the new one; after a failure every file is as it was, or the error says which is not.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use rustix::fs::{self, Advice, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use serde_json::json;
 
 use super::attributes;
-use super::dir::{Component, Dir, Kind};
-use super::{
-    Access, Gate, MAX_RETRIES, OpenFile, Sandbox, SandboxPath, components, content_hash, explain, host, size, unsteady,
-};
+use super::dir::{Component, Dir, Version};
+use super::target::{Target, Targets};
+use super::{Gate, OpenFile, SandboxPath, content_hash};
 use crate::error::{Code, ToolError};
 
-/// How long a write waits for another writer of the same directory.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How often an exchange is taken back while others keep replacing the name.
+const MAX_TURNS: usize = 64;
+/// Compared in one go, in bytes.
+const BLOCK: usize = 128 * 1024;
 const TEMP_PREFIX: &[u8] = b".kgent-";
 const TEMP_SUFFIX: &[u8] = b".tmp";
 const TEMP_LENGTH: usize = 7 + 32 + 4;
@@ -34,15 +36,16 @@ pub(crate) fn is_live_temp(name: &[u8]) -> bool {
     is_temp_name(name) && LIVE.load().as_ref().is_some_and(|names| names.iter().any(|n| n == name))
 }
 
-/// A temporary file; removed when dropped, unless it was renamed.
+/// A temporary name, and the file under it, which is removed when this is dropped unless nothing of ours is there.
 struct Temp<'a> {
     dir: &'a Dir,
     name: Vec<u8>,
-    renamed: bool,
+    empty: bool,
 }
 
 impl<'a> Temp<'a> {
-    fn create(dir: &'a Dir, mode: u32) -> rustix::io::Result<(Self, std::os::fd::OwnedFd)> {
+    /// A name that nothing has.
+    fn reserve(dir: &'a Dir) -> rustix::io::Result<Self> {
         let mut random = [0; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let digits = format!("{:032x}", u128::from_ne_bytes(random));
@@ -51,16 +54,31 @@ impl<'a> Temp<'a> {
             let names = names.as_deref().cloned().unwrap_or_default();
             Some(Arc::new(names.into_iter().chain([name.clone()]).collect::<Vec<_>>()))
         });
-        let temp = Self { dir, name, renamed: false };
+        Ok(Self { dir, name, empty: true })
+    }
+
+    /// A new file under such a name.
+    fn create(dir: &'a Dir, mode: u32) -> rustix::io::Result<(Self, OwnedFd)> {
+        let mut temp = Self::reserve(dir)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let fd = dir.open(Component::of(&temp.name)?, flags, Mode::from_raw_mode(mode))?;
+        let fd = dir.open(temp.component()?, flags, Mode::from_raw_mode(mode))?;
+        temp.empty = false;
         Ok((temp, fd))
+    }
+
+    fn component(&self) -> rustix::io::Result<Component<'_>> {
+        Component::of(&self.name)
+    }
+
+    /// Which object is under the name.
+    fn identity(&self) -> rustix::io::Result<(u64, u64)> {
+        self.dir.look(self.component()?).map(|look| look.identity)
     }
 }
 
 impl Drop for Temp<'_> {
     fn drop(&mut self) {
-        if !self.renamed {
+        if !self.empty {
             let _ = Component::of(&self.name).and_then(|name| self.dir.remove(name));
         }
         LIVE.rcu(|names| {
@@ -71,373 +89,372 @@ impl Drop for Temp<'_> {
     }
 }
 
-/// A name about to be written: its directory, held and locked, and what is there now.
-#[derive(Debug)]
-pub(crate) struct Target<'a> {
-    sandbox: &'a Sandbox,
-    dir: Dir,
-    /// Its link-free name.
-    pub(crate) path: SandboxPath,
-    current: Option<Stat>,
-    /// Directories made for it, the outermost first.
-    made: Vec<(Dir, Vec<u8>)>,
-    committed: bool,
+/// What becomes of a target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<'s> {
+    /// Which of the targets.
+    pub(crate) target: usize,
+    /// Its new content; `None` removes it.
+    pub(crate) content: Option<&'s [u8]>,
+    /// The content that was decided on: a file that holds anything else by then is left as it is, `stale`. `None`
+    /// replaces whatever is there.
+    pub(crate) decided_on: Option<&'s [u8]>,
+    /// The target whose owner, mode and attributes a new file takes over.
+    pub(crate) like: Option<usize>,
 }
 
-impl Sandbox {
-    /// Resolves the name that a write goes to, makes missing parents, and locks its directory. Only one writer of a
-    /// directory is past this point at a time, over all threads, processes and runs that write through a sandbox.
-    pub(crate) fn target(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<Target<'_>, ToolError> {
-        let mut real = path.clone();
-        let mut spell = self.may_be_folded(path, gate);
-        let mut expand = spell || path.detour().is_some();
-        for _ in 0..MAX_RETRIES {
-            if expand {
-                real = self.expand(&real, spell)?;
-                if !spell && self.may_be_folded(&real, gate) {
-                    spell = true;
-                    continue;
-                }
-            }
-            self.guard_as(&real, path, Access::Write)?;
-            if expand {
-                gate.permit(&real, Access::Write)?;
-            }
-            if real.rel().is_empty() {
-                return Err(is_directory(path));
-            }
-            let mount = self.mount(&real)?;
-            let parent = real.parent();
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-            let mut made = Vec::new();
-            let dir = match mount.resolver.open(&mount.root, parent.rel(), flags) {
-                Ok(fd) => Dir::new(fd),
-                Err(Errno::LOOP) => {
-                    expand = true;
-                    continue;
-                }
-                Err(Errno::NOENT) => match self.make_parents(&parent, &mut made) {
-                    Ok(dir) => dir,
-                    Err(errno) => {
-                        remove_empty(&made);
-                        if errno == Errno::LOOP {
-                            expand = true;
-                            continue;
-                        }
-                        return Err(explain(path, errno));
-                    }
-                },
-                Err(errno) => return Err(explain(path, errno)),
-            };
-            let mut target = Target { sandbox: self, dir, path: real.clone(), current: None, made, committed: false };
-            if target.is_in_repository() {
-                return Err(ToolError::new(
-                    Code::ReadOnly,
-                    format!("`{path}` cannot be written: it lies in a bare git repository"),
-                )
-                .hint("Write elsewhere, for example under `deliverables/`."));
-            }
-            let dev = fs::fstat(&target.dir).map_err(|e| explain(path, e))?.st_dev;
-            self.require_storage(&real, dev, &target.dir)?;
-            lock(&target.dir, path, gate)?;
-            match target.look() {
-                Ok(()) => {}
-                Err(Errno::LOOP) => {
-                    expand = true;
-                    continue;
-                }
-                Err(errno) => return Err(explain(path, errno)),
-            }
-            match target.current.as_ref().map(|s| Kind::of(s.st_mode)) {
-                None => {}
-                Some(Kind::File) => {
-                    let stat = target.current.as_ref().map_or(0, |s| s.st_mode);
-                    if stat & 0o222 == 0 {
-                        return Err(ToolError::new(
-                            Code::ReadOnly,
-                            format!("`{path}` is marked read-only by its mode"),
-                        )
-                        .hint("Write another file, or ask the user to make it writable."));
-                    }
-                }
-                Some(Kind::Directory) => return Err(is_directory(path)),
-                Some(other) => {
-                    return Err(ToolError::new(
-                        Code::NotRegularFile,
-                        format!("`{path}` is a {}, not a regular file", other.as_str()),
-                    )
-                    .hint("Only regular files are read and written."));
-                }
-            }
-            return Ok(target);
+impl Targets<'_> {
+    /// Does all steps or none, and answers which state of each file that leaves; `None` of one that is removed.
+    pub(crate) fn commit(mut self, steps: &[Step<'_>], gate: &dyn Gate) -> Result<Vec<Option<Version>>, ToolError> {
+        let mut approved = Vec::with_capacity(steps.len());
+        for step in steps {
+            approved.push(self.get(step.target)?.require_approved(step.decided_on, gate)?);
         }
-        Err(unsteady(path))
-    }
-
-    /// Makes the missing components of `parent`, one at a time on held descriptors.
-    fn make_parents(&self, parent: &SandboxPath, made: &mut Vec<(Dir, Vec<u8>)>) -> rustix::io::Result<Dir> {
-        let mount = self.mount(parent).map_err(|_| Errno::NOENT)?;
-        let mode = if mount.spec.private { 0o700 } else { 0o777 };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-        let mut dir = Dir::new(mount.resolver.open(&mount.root, b"", flags)?);
-        for part in components(parent.rel()) {
-            let name = Component::of(part)?;
-            let next = match dir.open_dir(name) {
-                Err(Errno::NOENT) => {
-                    // A folder made on another kind of file system may be an order to the kernel, such as a new cgroup.
-                    let dev = dir.identity()?.0;
-                    self.require_storage(parent, dev, &dir).map_err(|_| Errno::NXIO)?;
-                    match dir.make_dir(name, mode) {
-                        Ok(()) => {
-                            made.push((dir.open_here()?, part.to_vec()));
-                        }
-                        Err(Errno::EXIST) => {}
-                        Err(errno) => return Err(errno),
-                    }
-                    dir.open_dir(name)
-                }
-                other => other,
-            };
-            dir = match next {
-                // A link there, seen without O_PATH, is ENOTDIR.
-                Err(Errno::NOTDIR) if dir.stat(name).is_ok_and(|s| Kind::of(s.st_mode) == Kind::Link) => {
-                    return Err(Errno::LOOP);
-                }
-                other => other?,
-            };
+        let mut staged = Vec::with_capacity(steps.len());
+        for (step, approved) in steps.iter().zip(&approved) {
+            let decided_on = step.decided_on.or(approved.as_deref());
+            staged.push(self.stage(&Step { decided_on, ..*step }, gate)?);
         }
-        Ok(dir)
+        gate.checkpoint()?;
+        // What is removed goes last: until then a file that moves is there twice rather than not at all.
+        let mut order: Vec<usize> = (0..staged.len()).collect();
+        order.sort_by_key(|at| staged.get(*at).is_some_and(|one| one.written.is_none()));
+        for (count, at) in order.iter().enumerate() {
+            let Some(Err(error)) = staged.get_mut(*at).map(Staged::put) else { continue };
+            let mut left = Vec::new();
+            for at in order.iter().take(count).rev() {
+                if let Some(Err(why)) = staged.get_mut(*at).map(Staged::take_back) {
+                    left.push(why);
+                }
+            }
+            return Err(if left.is_empty() { error } else { half_done(error, &left) });
+        }
+        let written: Vec<Option<Stat>> = staged.into_iter().map(|one| one.written).collect();
+        for step in steps {
+            if let Some(target) = self.all.get_mut(step.target) {
+                target.committed = true;
+            }
+        }
+        let mut versions = Vec::with_capacity(steps.len());
+        for (step, written) in steps.iter().zip(&written) {
+            let target = self.get(step.target)?;
+            if target.sandbox.constraints.power_safe {
+                let doing = "syncing the directory of";
+                fs::fsync(&target.dir).map_err(|e| ToolError::io(&target.path.to_string(), doing, e))?;
+            }
+            versions.push(written.as_ref().map(|written| target.confirm(written)).transpose()?);
+        }
+        Ok(versions)
     }
-}
 
-impl Target<'_> {
-    fn name(&self) -> rustix::io::Result<Component<'_>> {
-        Component::of(self.path.name())
-    }
-
-    /// Whether a folder above it is a bare git repository, or the write would make its own folder one. Git runs what
-    /// such a folder's `config` and `hooks` say.
-    fn is_in_repository(&self) -> bool {
-        let has = |dir: &Dir, name: &[u8], kind: Kind| {
-            Component::of(name).and_then(|name| dir.look(name)).is_ok_and(|look| look.kind == kind)
+    /// Writes the new file beside the old one.
+    fn stage<'t>(&'t self, step: &Step<'t>, gate: &dyn Gate) -> Result<Staged<'t>, ToolError> {
+        let target = self.get(step.target)?;
+        let failed = |doing: &'static str| {
+            let path = &target.path;
+            move |errno| failed(path, doing, errno)
         };
-        let bare = |dir: &Dir, made: &[u8]| {
-            (made == b"HEAD" || has(dir, b"HEAD", Kind::File))
-                && (made == b"config" || has(dir, b"config", Kind::File))
-                && has(dir, b"objects", Kind::Directory)
+        let Some(bytes) = step.content else {
+            let temp = Temp::reserve(&target.dir).map_err(failed("removing"))?;
+            return Ok(Staged { target, temp, written: None, decided_on: step.decided_on });
         };
-        if bare(&self.dir, self.path.name()) {
-            return true;
-        }
-        let Ok(mount) = self.sandbox.mount(&self.path) else { return false };
-        let mut above = self.path.parent();
-        while !above.rel().is_empty() {
-            above = above.parent();
-            let opened = mount.resolver.open(&mount.root, above.rel(), OFlags::PATH | OFlags::DIRECTORY);
-            if opened.is_ok_and(|fd| bare(&Dir::new(fd), b"")) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Looks at what is there now; a link is `ELOOP`.
-    fn look(&mut self) -> rustix::io::Result<()> {
-        self.current = match self.name().and_then(|name| self.dir.stat(name)) {
-            Ok(stat) if Kind::of(stat.st_mode) == Kind::Link => return Err(Errno::LOOP),
-            Ok(stat) => Some(stat),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(errno),
+        let model = match step.like {
+            Some(like) => self.get(like)?,
+            None => target,
         };
-        Ok(())
-    }
-
-    /// Whether a file is there.
-    pub(crate) fn exists(&self) -> bool {
-        self.current.is_some()
-    }
-
-    /// The size of the file that is there, in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        self.current.as_ref().map_or(0, size)
-    }
-
-    /// Opens the file that is there.
-    pub(crate) fn open_current(&self) -> Result<Option<OpenFile>, ToolError> {
-        let Some(stat) = &self.current else { return Ok(None) };
-        let opened = self.name().and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
-        let fd = opened.map_err(|e| explain(&self.path, e))?;
-        let now = fs::fstat(&fd).map_err(|e| explain(&self.path, e))?;
-        if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
-            return Err(unsteady(&self.path));
-        }
-        self.sandbox.require_file(&self.path, &now, &fd)?;
-        Ok(Some(OpenFile { fd, size: size(&now), identity: (now.st_dev, now.st_ino), path: self.path.clone() }))
-    }
-
-    /// Puts `bytes` at the name. Before the rename nothing has changed; after it everything has. With `decided_on`, the
-    /// content that the caller decided on, a file that holds anything else by then is left as it is: `stale`.
-    pub(crate) fn commit(mut self, bytes: &[u8], decided_on: Option<&[u8]>, gate: &dyn Gate) -> Result<(), ToolError> {
-        let approved = gate.approved_state(&self.path).map(|state| self.require_state(state)).transpose()?.flatten();
-        let decided_on = decided_on.or(approved.as_deref());
-        let path = self.path.clone();
-        let io = |doing: &'static str| {
-            move |errno: Errno| match errno {
-                Errno::NOSPC | Errno::DQUOT => {
-                    ToolError::new(Code::Io, format!("{doing} `{path}` failed: no space left"))
-                        .hint("Free space first.")
-                }
-                other => ToolError::io(&path.to_string(), doing, other),
-            }
-        };
-        let private = self.sandbox.mount(&self.path)?.spec.private;
-        let mode = if self.current.is_some() || private { 0o600 } else { 0o666 };
-        let (mut temp, fd) = Temp::create(&self.dir, mode).map_err(io.clone()("writing"))?;
+        let private = target.sandbox.mount(&target.path)?.spec.private;
+        let mode = if model.current.is_some() || private { 0o600 } else { 0o666 };
+        let (temp, fd) = Temp::create(&target.dir, mode).map_err(failed("writing"))?;
         for chunk in bytes.chunks(1 << 20) {
             gate.checkpoint()?;
             let mut rest = chunk;
             while !rest.is_empty() {
-                let count =
-                    rustix::io::retry_on_intr(|| rustix::io::write(&fd, rest)).map_err(io.clone()("writing"))?;
+                let count = rustix::io::retry_on_intr(|| rustix::io::write(&fd, rest)).map_err(failed("writing"))?;
                 rest = rest.get(count..).unwrap_or_default();
             }
         }
-        if let Some(old) = &self.current {
-            let reading =
-                self.name().and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
-            let from = reading.map_err(io.clone()("keeping the attributes of"))?;
-            attributes::keep(&from, old, &fd).map_err(|(doing, errno)| io.clone()(doing)(errno))?;
+        if let Some(old) = &model.current {
+            let from = model.open_raw().map_err(failed("keeping the attributes of"))?;
+            attributes::keep(&from, old, &fd).map_err(|(doing, errno)| failed(doing)(errno))?;
         }
-        let power_safe = self.sandbox.constraints.power_safe;
-        if power_safe {
-            fs::fsync(&fd).map_err(io.clone()("writing"))?;
-        } else if self.current.is_some() && decided_on.is_some() {
+        if target.sandbox.constraints.power_safe {
+            fs::fsync(&fd).map_err(failed("writing"))?;
+        } else if target.current.is_some() && step.decided_on.is_some() {
             // ext4 starts to write a file back by itself where it replaces another, but not where it is exchanged with
             // one. This starts it, as `sync_file_range` would, and waits for nothing.
             let _ = fs::fadvise(&fd, 0, None, Advice::DontNeed);
         }
-        let written = fs::fstat(&fd).map_err(io.clone()("writing"))?;
-        gate.checkpoint()?;
-        let put = |flags| self.name().and_then(|to| self.dir.rename(Component::of(&temp.name)?, to, flags));
-        let link = || self.name().and_then(|to| self.dir.link(Component::of(&temp.name)?, to));
-        match (&self.current, decided_on) {
-            (None, _) => match put(RenameFlags::NOREPLACE) {
-                Ok(()) => temp.renamed = true,
-                // A link is not made over a name either; the temporary one goes when it is dropped.
-                Err(Errno::INVAL | Errno::NOSYS) => link().map_err(|errno| match errno {
-                    Errno::EXIST => self.stale("was created by someone else meanwhile"),
-                    errno => io("writing")(errno),
-                })?,
-                Err(Errno::EXIST) => return Err(self.stale("was created by someone else meanwhile")),
-                Err(errno) => return Err(io("writing")(errno)),
+        let written = fs::fstat(&fd).map_err(failed("writing"))?;
+        Ok(Staged { target, temp, written: Some(written), decided_on: step.decided_on })
+    }
+}
+
+/// A step that is ready to be done: the new file is under the temporary name, and once it is done the old one.
+struct Staged<'t> {
+    target: &'t Target<'t>,
+    temp: Temp<'t>,
+    /// The new file; `None` where the step removes.
+    written: Option<Stat>,
+    decided_on: Option<&'t [u8]>,
+}
+
+impl Staged<'_> {
+    fn name(&self) -> rustix::io::Result<Component<'_>> {
+        self.target.name()
+    }
+
+    /// Moves the file under the temporary name to the name, which must be free.
+    fn install(&self) -> rustix::io::Result<()> {
+        let (temp, name) = (self.temp.component()?, self.name()?);
+        match self.target.dir.rename(temp, name, RenameFlags::NOREPLACE) {
+            // A link is not made over a name either.
+            Err(errno) if is_missing(errno) => {
+                self.target.dir.link(temp, name)?;
+                self.target.dir.remove(temp)
+            }
+            other => other,
+        }
+    }
+
+    /// Moves the file at the name to the temporary name, which nothing has.
+    fn withhold(&self) -> rustix::io::Result<()> {
+        let (temp, name) = (self.temp.component()?, self.name()?);
+        match self.target.dir.rename(name, temp, RenameFlags::NOREPLACE) {
+            Err(errno) if is_missing(errno) => self.target.dir.rename(name, temp, RenameFlags::empty()),
+            other => other,
+        }
+    }
+
+    /// Exchanges the new file and the old one. Where the file system cannot, as `guarantees` says, the old one is kept
+    /// under another temporary name and replaced: what someone without our lock does between the two is lost.
+    fn exchange(&mut self, old: &Stat, content: &[u8]) -> rustix::io::Result<()> {
+        let target = self.target;
+        let dir = &target.dir;
+        match dir.rename(self.temp.component()?, self.target.name()?, RenameFlags::EXCHANGE) {
+            Err(errno) if is_missing(errno) => {
+                let mut kept = Temp::reserve(dir)?;
+                dir.link(self.target.name()?, kept.component()?)?;
+                kept.empty = false;
+                if self.holds(&kept, old, content) {
+                    dir.rename(self.temp.component()?, self.target.name()?, RenameFlags::empty())?;
+                    self.temp.empty = true;
+                    self.temp = kept;
+                    return Ok(());
+                }
+                Err(Errno::BUSY)
+            }
+            other => other,
+        }
+    }
+
+    fn put(&mut self) -> Result<(), ToolError> {
+        let target = self.target;
+        let path = &target.path;
+        let changed = || stale(path, "was changed by someone else meanwhile");
+        let removed = |doing: &'static str| {
+            move |errno| match errno {
+                Errno::NOENT => stale(path, "was removed by someone else meanwhile"),
+                other => failed(path, doing, other),
+            }
+        };
+        match (&target.current, self.written.is_some(), self.decided_on) {
+            (None, true, _) => match self.install() {
+                Ok(()) => self.temp.empty = true,
+                Err(Errno::EXIST) => return Err(stale(path, "was created by someone else meanwhile")),
+                Err(errno) => return Err(failed(path, "writing", errno)),
             },
-            (Some(_), None) => {
-                put(RenameFlags::empty()).map_err(io.clone()("writing"))?;
-                temp.renamed = true;
+            (Some(_), true, None) => {
+                let (temp, name) = (self.temp.component(), self.name());
+                let renamed = temp.and_then(|temp| self.target.dir.rename(temp, name?, RenameFlags::empty()));
+                renamed.map_err(|errno| failed(path, "writing", errno))?;
+                self.temp.empty = true;
             }
             // Writers that do not take our lock are seen by what they put in between: the file that is displaced must
-            // be the one that the caller decided on, else it goes back.
-            (Some(old), Some(content)) => match put(RenameFlags::EXCHANGE) {
-                Ok(()) if self.holds(&temp.name, old, content) => {}
+            // be the one that was decided on, else it goes back.
+            (Some(old), true, Some(content)) => match self.exchange(old, content) {
+                Ok(()) if self.holds(&self.temp, old, content) => {}
                 Ok(()) => {
-                    put(RenameFlags::EXCHANGE).map_err(io.clone()("putting back"))?;
-                    return Err(self.stale("was changed by someone else meanwhile"));
+                    return Err(match self.exchange_back() {
+                        // Busy: it was changed once more, and stays as it was left.
+                        Ok(()) | Err(Errno::BUSY) => changed(),
+                        Err(errno) => failed(path, "putting back", errno),
+                    });
                 }
-                // The file system cannot, as `guarantees` says: what such a writer does between these two is lost.
-                Err(Errno::INVAL | Errno::NOSYS) => {
-                    if !self.holds(self.path.name(), old, content) {
-                        return Err(self.stale("was changed by someone else meanwhile"));
-                    }
-                    put(RenameFlags::empty()).map_err(io.clone()("writing"))?;
-                    temp.renamed = true;
-                }
-                Err(errno) => return Err(io("writing")(errno)),
+                Err(Errno::BUSY) => return Err(changed()),
+                Err(errno) => return Err(removed("writing")(errno)),
             },
+            (Some(old), false, decided_on) => {
+                self.withhold().map_err(removed("removing"))?;
+                self.temp.empty = false;
+                if decided_on.is_some_and(|content| !self.holds(&self.temp, old, content)) {
+                    self.put_back().map_err(|errno| failed(path, "putting back", errno))?;
+                    return Err(changed());
+                }
+            }
+            (None, false, _) => {}
         }
-        drop(temp);
-        self.committed = true;
-        if power_safe {
-            fs::fsync(&self.dir).map_err(|e| ToolError::io(&self.path.to_string(), "syncing the directory of", e))?;
+        Ok(())
+    }
+
+    /// Undoes what `put` did. What cannot be undone is left, and said: the path and why.
+    fn take_back(&mut self) -> Result<(), (String, String)> {
+        let shown = self.target.path.to_string();
+        let done = match (&self.target.current, self.written.is_some()) {
+            (None, true) => self.withdraw(),
+            (Some(_), true) => self.exchange_back(),
+            (Some(_), false) => self.put_back(),
+            (None, false) => Ok(()),
+        };
+        done.map_err(|errno| {
+            let why = match (errno, self.written.is_some()) {
+                (Errno::EXIST, false) => {
+                    let name = String::from_utf8_lossy(&self.temp.name).into_owned();
+                    format!("was removed, and someone else has made it anew; the old file is kept beside it as {name}")
+                }
+                (Errno::BUSY, _) => "was changed, and by someone else after that: it is as they left it".to_owned(),
+                (other, _) => format!("was changed, and cannot be put back: {}", std::io::Error::from(other)),
+            };
+            (shown, why)
+        })
+    }
+
+    /// Removes a file that was made, if it is still ours.
+    fn withdraw(&mut self) -> rustix::io::Result<()> {
+        match self.withhold() {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
         }
-        self.confirm(&written)
+        if self.ours(self.temp.identity()?) {
+            self.temp.empty = false;
+            return Ok(());
+        }
+        self.install()?;
+        Err(Errno::BUSY)
     }
 
-    /// The content that the host approved to replace; `stale` where anything else is there by now.
-    fn require_state(&self, state: &str) -> Result<Option<Vec<u8>>, ToolError> {
-        let now = self.open_current()?;
-        let content = now.map(|file| file.read_all(file.size)).transpose()?;
-        let found = content.as_deref().map_or_else(|| "absent".to_owned(), content_hash);
-        if found == state { Ok(content) } else { Err(self.stale("was changed since the host approved the call")) }
+    /// Puts back a file that was removed.
+    fn put_back(&mut self) -> rustix::io::Result<()> {
+        // Whatever comes of it, the file is not lost.
+        self.temp.empty = true;
+        self.install()
     }
 
-    fn stale(&self, what: &str) -> ToolError {
-        ToolError::new(Code::Stale, format!("`{}` {what}", self.path)).hint("Read it, then decide again.")
+    /// Exchanges the new file for the old one. Where someone else has replaced the new one, theirs stays.
+    fn exchange_back(&mut self) -> rustix::io::Result<()> {
+        let (mut inside, mut expected) = (self.temp.identity()?, None);
+        for turn in 0..MAX_TURNS {
+            match self.target.dir.rename(self.temp.component()?, self.name()?, RenameFlags::EXCHANGE) {
+                Ok(()) => {}
+                // Someone removed the name: that stays.
+                Err(Errno::NOENT) => return Ok(()),
+                Err(errno) if is_missing(errno) => {
+                    if !self.ours(self.target.dir.look(self.name()?)?.identity) {
+                        return Err(Errno::BUSY);
+                    }
+                    self.target.dir.rename(self.temp.component()?, self.name()?, RenameFlags::empty())?;
+                    self.temp.empty = true;
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            }
+            let came = self.temp.identity()?;
+            let as_expected = expected.map_or_else(|| self.ours(came), |expected| came == expected);
+            if as_expected {
+                return if turn == 0 { Ok(()) } else { Err(Errno::BUSY) };
+            }
+            (expected, inside) = (Some(inside), came);
+        }
+        Err(Errno::BUSY)
     }
 
-    /// Whether `name` is the old file, with the content that was decided on.
-    fn holds(&self, name: &[u8], old: &Stat, content: &[u8]) -> bool {
-        let opened =
-            Component::of(name).and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
+    fn ours(&self, identity: (u64, u64)) -> bool {
+        self.written.as_ref().is_some_and(|s| (s.st_dev, s.st_ino) == identity)
+    }
+
+    /// Whether what is under a temporary name is the old file, with the content that was decided on.
+    fn holds(&self, temp: &Temp<'_>, old: &Stat, content: &[u8]) -> bool {
+        let opened = temp
+            .component()
+            .and_then(|name| self.target.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()));
         let Ok(fd) = opened else { return false };
         let Ok(stat) = fs::fstat(&fd) else { return false };
         if (stat.st_dev, stat.st_ino) != (old.st_dev, old.st_ino) {
             return false;
         }
-        let identity = (stat.st_dev, stat.st_ino);
-        let file = OpenFile { fd, size: size(&stat), identity, path: self.path.clone() };
-        file.read_all(content.len() as u64).is_ok_and(|bytes| bytes == content)
+        let file = OpenFile::new(fd, &stat, self.target.path.clone());
+        let mut buffer = vec![0; BLOCK.min(content.len() + 1)];
+        let mut rest = content;
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return rest.is_empty(),
+                Ok(count) if rest.get(..count) == buffer.get(..count) => rest = rest.get(count..).unwrap_or_default(),
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl Target<'_> {
+    /// What the host approved must be there still: `content`, where that was read already, else what is answered.
+    fn require_approved(&self, content: Option<&[u8]>, gate: &dyn Gate) -> Result<Option<Vec<u8>>, ToolError> {
+        let Some(state) = gate.approved_state(&self.path) else { return Ok(None) };
+        let read = match content {
+            Some(_) => None,
+            None => self.open_current()?.map(|file| file.read_all(file.size)).transpose()?,
+        };
+        let found = content.or(read.as_deref()).map_or_else(|| "absent".to_owned(), content_hash);
+        if found == state { Ok(read) } else { Err(stale(&self.path, "was changed since the host approved the call")) }
+    }
+
+    /// Opens what is there for its attributes.
+    fn open_raw(&self) -> rustix::io::Result<OwnedFd> {
+        self.name().and_then(|name| self.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()))
     }
 
     /// The name, looked up anew from the mount's root, must lead to what was written: its parent may have been moved.
-    fn confirm(&self, written: &Stat) -> Result<(), ToolError> {
+    fn confirm(&self, written: &Stat) -> Result<Version, ToolError> {
         let mount = self.sandbox.mount(&self.path)?;
         let found = mount.resolver.open(&mount.root, self.path.rel(), OFlags::PATH).and_then(fs::fstat);
-        if found.is_ok_and(|s| (s.st_dev, s.st_ino) == (written.st_dev, written.st_ino)) {
-            return Ok(());
+        if let Ok(found) = found
+            && (found.st_dev, found.st_ino) == (written.st_dev, written.st_ino)
+        {
+            return Ok(Version::of(&found));
         }
-        Err(ToolError::new(
-            Code::Io,
-            format!(
-                "`{}` was written, but the name no longer leads to it: it was moved or replaced meanwhile",
-                self.path
-            ),
-        )
-        .hint("Read the file again before going on.")
-        .details(serde_json::json!({"done": true})))
+        let message = format!(
+            "`{}` was written, but the name no longer leads to it: it was moved or replaced meanwhile",
+            self.path
+        );
+        Err(ToolError::new(Code::Io, message)
+            .hint("Read the file again before going on.")
+            .details(json!({"done": true})))
     }
 }
 
-impl Drop for Target<'_> {
-    fn drop(&mut self) {
-        host::unlock(&self.dir);
-        if !self.committed {
-            remove_empty(&self.made);
+/// Whether the file system has no such rename.
+fn is_missing(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::NOSYS)
+}
+
+fn failed(path: &SandboxPath, doing: &str, errno: Errno) -> ToolError {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            ToolError::new(Code::Io, format!("{doing} `{path}` failed: no space left")).hint("Free space first.")
         }
+        other => ToolError::io(&path.to_string(), doing, other),
     }
 }
 
-fn remove_empty(made: &[(Dir, Vec<u8>)]) {
-    for (dir, name) in made.iter().rev() {
-        let _ = Component::of(name).and_then(|name| dir.remove_dir(name));
-    }
+fn stale(path: &SandboxPath, what: &str) -> ToolError {
+    ToolError::new(Code::Stale, format!("`{path}` {what}")).hint("Read it, then decide again.")
 }
 
-fn is_directory(path: &SandboxPath) -> ToolError {
-    ToolError::new(Code::IsDirectory, format!("`{path}` is a directory")).hint("Name a file to write.")
-}
-
-fn lock(dir: &Dir, path: &SandboxPath, gate: &dyn Gate) -> Result<(), ToolError> {
-    let start = Instant::now();
-    let mut pause = Duration::from_micros(50);
-    while !host::try_lock(dir).map_err(|e| ToolError::io(&path.to_string(), "locking the directory of", e))? {
-        gate.poll()?;
-        if start.elapsed() > LOCK_WAIT {
-            return Err(
-                ToolError::new(Code::Io, format!("another writer holds the directory of `{path}`")).hint("Try again.")
-            );
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(10));
-    }
-    Ok(())
+/// A failure after which some files are not as they were.
+fn half_done(error: ToolError, left: &[(String, String)]) -> ToolError {
+    let states: Vec<String> = left.iter().map(|(path, why)| format!("`{path}` {why}")).collect();
+    let details: Vec<_> = left.iter().map(|(path, why)| json!({"path": path, "state": why})).collect();
+    let message = format!("{}. Not all could be put back: {}", error.message, states.join("; "));
+    ToolError { message, ..error }
+        .hint("Read these files before going on.")
+        .details(json!({"done": true, "not_put_back": details}))
 }

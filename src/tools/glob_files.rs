@@ -46,8 +46,8 @@ impl BuiltIn for GlobFiles {
     const TEXT: &'static str = include_str!("glob_files.md");
     const CAPABILITY: Capability = Capability::FilesystemRead;
 
-    fn targets(args: &Args) -> Vec<(String, Access)> {
-        vec![(split(args).0.to_owned(), Access::List)]
+    fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
+        Ok(vec![(split(args).0.to_owned(), Access::List)])
     }
 
     fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {

@@ -126,8 +126,8 @@ impl BuiltIn for GrepFiles {
     const TEXT: &'static str = include_str!("grep_files.md");
     const CAPABILITY: Capability = Capability::FilesystemRead;
 
-    fn targets(args: &Args) -> Vec<(String, Access)> {
-        vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)]
+    fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
+        Ok(vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)])
     }
 
     fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {

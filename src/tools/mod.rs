@@ -1,6 +1,9 @@
 //! The built-in tools, one file each: its arguments, the names it uses, and what it does. The text for the model stands
 //! beside it in `<tool>.md`.
 
+mod apply_patch;
+mod change;
+mod edit_file;
 mod glob_files;
 mod grep_files;
 mod list_files;
@@ -30,12 +33,13 @@ trait BuiltIn: Send + Sync + 'static {
     /// The action that its calls ask for.
     const ACTION: &'static str = Self::NAME;
     const CAPABILITY: Capability;
+    /// Whether it changes files; it does so through `change::commit`.
     const MUTATING: bool = false;
     /// Arguments that hold content.
     const CONTENT_ARGS: &'static [&'static str] = &[];
 
     /// The names it will use, as sent.
-    fn targets(args: &Self::Args) -> Vec<(String, Access)>;
+    fn targets(args: &Self::Args) -> Result<Vec<(String, Access)>, ToolError>;
     /// Does it; `paths` are the targets, parsed.
     fn execute(args: Self::Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError>;
     /// What it would do, for the person who is asked to approve it; `None` where the arguments say it all.
@@ -49,7 +53,7 @@ struct Typed<T>(PhantomData<fn() -> T>);
 impl<T: BuiltIn> Executor for Typed<T> {
     fn prepare(&self, args: Value) -> Result<Prepared, ToolError> {
         let (args, repairs) = args::decode::<T::Args>(args)?;
-        let targets = T::targets(&args);
+        let targets = T::targets(&args)?;
         Ok(Prepared { targets, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
     }
 
@@ -66,6 +70,7 @@ fn define<T: BuiltIn>() -> (String, ToolDefinition) {
         action: Some(T::ACTION.to_owned()),
         capability: Some(T::CAPABILITY),
         mutating: T::MUTATING,
+        announces: T::MUTATING,
         content_args: T::CONTENT_ARGS,
         executor: Box::new(Typed::<T>(PhantomData)),
     };
@@ -77,6 +82,8 @@ pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
     vec![
         define::<read_file::ReadFile>(),
         define::<write_file::WriteFile>(),
+        define::<edit_file::EditFile>(),
+        define::<apply_patch::ApplyPatch>(),
         define::<list_files::ListFiles>(),
         define::<glob_files::GlobFiles>(),
         define::<grep_files::GrepFiles>(),

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 use super::{BuiltIn, only};
 use crate::context::CallContext;
+use crate::context::seen::Sight;
+use crate::edit::encoding::{Encoding, is_binary};
 use crate::error::{Code, ToolError};
 use crate::output::bound::cut;
 use crate::permission::Capability;
@@ -93,8 +95,8 @@ impl BuiltIn for ReadFile {
     const TEXT: &'static str = include_str!("read_file.md");
     const CAPABILITY: Capability = Capability::FilesystemRead;
 
-    fn targets(args: &Args) -> Vec<(String, Access)> {
-        vec![(args.path.clone(), Access::Read)]
+    fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
+        Ok(vec![(args.path.clone(), Access::Read)])
     }
 
     fn execute(args: Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError> {
@@ -107,7 +109,10 @@ impl BuiltIn for ReadFile {
         let (offset, limit) = (args.offset.unwrap_or(1), args.limit.unwrap_or(u64::MAX));
         let file = call.sandbox().open_file(&path, call).map_err(|error| call.sandbox().suggest(error, &path, call))?;
         if file.size > WHOLE {
-            return large(&path, &file, offset, limit, call);
+            let output = large(&path, &file, offset, limit, call)?;
+            // The rest of it was not seen: only its state tells whether it changed.
+            call.saw(&file.path, Some(Sight::read(file.version, call.sandbox().keeps_times(&file), || None)));
+            return Ok(output);
         }
         let bytes = file.read_all(WHOLE.max(call.limits().max_file_bytes))?;
         call.notes().bytes_in = bytes.len() as u64;
@@ -115,12 +120,14 @@ impl BuiltIn for ReadFile {
             return Ok(media(&path, media_type, bytes));
         }
         let size = bytes.len() as u64;
+        let sight = Sight::read(file.version, call.sandbox().keeps_times(&file), || Some(blake3::hash(&bytes)));
         let text = decode(bytes).map_err(|bytes| binary(&path, &bytes, size))?;
         let facts = Facts { offset, limit, hash: text.hash, encoding: text.encoding, size };
         let from = nth_line(text.text.as_bytes(), offset);
         if offset > 1 && from == text.text.len() {
             return Err(past_end(&path, offset, count_lines(text.text.as_bytes())));
         }
+        call.saw(&file.path, Some(sight));
         Ok(window(&path, &text.text, from, true, &facts, call))
     }
 }
@@ -393,27 +400,27 @@ fn past_end(path: &SandboxPath, offset: u64, total: u64) -> ToolError {
         .hint(format!("Send an offset from 1 to {}.", total.max(1)))
 }
 
-fn is_binary(bytes: &[u8]) -> bool {
-    memchr::memchr(0, bytes).is_some()
-}
-
 /// The file as text; its bytes back where it is binary.
 fn decode(bytes: Vec<u8>) -> Result<Decoded, Vec<u8>> {
-    let wide = [(b"\xff\xfe", encoding_rs::UTF_16LE, "utf-16le"), (b"\xfe\xff", encoding_rs::UTF_16BE, "utf-16be")];
-    for (bom, encoding, name) in wide {
-        if let Some(rest) = bytes.strip_prefix(bom) {
-            let (text, _) = encoding.decode_without_bom_handling(rest);
-            return Ok(Decoded::new(text.into_owned(), name, Hash::Known(content_hash(&bytes))));
-        }
+    let marked = Encoding::by_mark(&bytes);
+    let wide = match marked {
+        Some(Encoding::Utf16Le) => Some(encoding_rs::UTF_16LE),
+        Some(Encoding::Utf16Be) => Some(encoding_rs::UTF_16BE),
+        _ => None,
+    };
+    // The mark is no part of the first line: what a model copies from it must match the file's text.
+    let rest = bytes.get(marked.map_or(0, |encoding| encoding.mark().len())..).unwrap_or_default();
+    if let (Some(encoding), Some(wide)) = (marked, wide) {
+        let (text, _) = wide.decode_without_bom_handling(rest);
+        return Ok(Decoded::new(text.into_owned(), encoding.name(), Hash::Known(content_hash(&bytes))));
     }
     if is_binary(&bytes) {
         return Err(bytes);
     }
-    // The mark is no part of the first line: what a model copies from it must match the file's text.
-    if let Some(rest) = bytes.strip_prefix(b"\xef\xbb\xbf") {
-        let (text, encoding) = utf8(rest.to_vec());
-        let encoding = if encoding == "utf-8" { "utf-8-bom" } else { encoding };
-        return Ok(Decoded::new(text, encoding, Hash::Known(content_hash(&bytes))));
+    if let Some(encoding) = marked {
+        let (text, found) = utf8(rest.to_vec());
+        let name = if found == "utf-8" { encoding.name() } else { found };
+        return Ok(Decoded::new(text, name, Hash::Known(content_hash(&bytes))));
     }
     Ok(match String::from_utf8(bytes) {
         Ok(text) => {

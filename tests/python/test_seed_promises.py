@@ -191,7 +191,8 @@ def test_minimal_run_can_write_deliverable_through_filesystem_tool(tmp_path: Pat
     assert (run / "deliverables/report.md").read_bytes() == b"done\n"
     events = parse_lines((run / "events.jsonl").read_bytes())
     assert [e["type"] for e in events] == ["run.created", "tool.started", "tool.completed", "run.closed"]
-    assert events[1]["data"] == {"tool": "write_file", "targets": [{"path": "deliverables/report.md"}]}
+    target = {"path": "deliverables/report.md", "before": None, "after": {"bytes": 5}}
+    assert events[1]["data"] == {"tool": "write_file", "targets": [target]}
     assert [e["seq"] for e in events] == [1, 2, 3, 4]
     assert sorted(p.name for p in run.iterdir()) == ["archive", "artifacts", "deliverables", "events.jsonl", "logs"]
 
