@@ -257,8 +257,12 @@ impl<'t> Files<'t> {
             change::require_encodable(path, &text, &side(true), &side(false))?;
         }
         let done = hunks::apply(&text.body, hunks).map_err(|NoPlace { ambiguous, number, what, hint }| {
-            let code = if ambiguous { Code::AmbiguousMatch } else { Code::PatchNoMatch };
-            ToolError::new(code, format!("`{path}`: the hunk at line {number} of the patch has no place: {what}"))
+            let (code, places) = if ambiguous {
+                (Code::AmbiguousMatch, "more than one place")
+            } else {
+                (Code::PatchNoMatch, "no place")
+            };
+            ToolError::new(code, format!("`{path}`: the hunk at line {number} of the patch has {places}: {what}"))
                 .hint(hint)
                 .details(json!({"path": path.to_string(), "line": number}))
         })?;

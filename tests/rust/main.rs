@@ -12,5 +12,6 @@
 mod escape;
 mod race;
 mod record;
+mod scenarios;
 mod support;
 mod walk;
