@@ -115,6 +115,17 @@ def python_write(path: str) -> None:
     os.replace(file.name, path)
 
 
+def python_edit(path: str, old: str, new: str) -> None:
+    """What a careful Python program does: read, replace, a temporary file beside the target, a replace."""
+    with open(path, encoding="utf-8", newline="") as opened:
+        text = opened.read()
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", newline="", dir=os.path.dirname(path), delete=False
+    ) as file:
+        file.write(text.replace(old, new))
+    os.replace(file.name, path)
+
+
 def python_list(path: str) -> list[tuple[str, int]]:
     """Names and sizes, sorted."""
     with os.scandir(path) as entries:
@@ -189,6 +200,7 @@ def main(root: Path) -> None:
             lambda: python_write(copy),
             None,
         )
+        compare_edits(project, lambda args: handlers["edit_file"](args, context))
         compare(
             "list_files of 1,000 entries, against scandir and stat",
             lambda: list_files({"path": "many"}, context),
@@ -208,6 +220,40 @@ def main(root: Path) -> None:
 
 
 Governed = Callable[[dict[str, Any]], Any]
+
+
+def compare_edits(project: Path, edit: Governed) -> None:
+    """One line of a file, there and back."""
+    for size, content, goal, calls, rounds in (
+        ("4 KiB", TEXT, 1.0, 40, ROUNDS),
+        (
+            "10 MB",
+            "".join(f"{n:07} the quick brown fox jumps over it\n" for n in range(10_000_000 // 40)),
+            2.0,
+            2,
+            SLOW_ROUNDS,
+        ),
+    ):
+        mine, theirs = project / "d" / "edited", project / "d" / "python-edited"
+        for path in (mine, theirs):
+            path.write_text(content, encoding="utf-8")
+        words = content.split("\n")[len(content.split("\n")) // 2].split(" ", 1)[0]
+        turn = [words + " the quick", words + " THE QUICK"]
+
+        def ours(turn: list[str] = turn) -> None:
+            turn.reverse()
+            edits = [{"old_text": turn[1], "new_text": turn[0]}]
+            assert edit({"path": "d/edited", "edits": edits}).ok
+
+        back = list(turn)
+
+        def python(turn: list[str] = back, path: str = str(theirs)) -> None:
+            turn.reverse()
+            python_edit(path, turn[1], turn[0])
+
+        compare(
+            f"edit_file {size}, against read, replace and os.replace", ours, python, goal, calls=calls, rounds=rounds
+        )
 
 
 def compare_large_file(project: Path, read: Governed) -> None:

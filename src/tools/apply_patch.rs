@@ -206,7 +206,7 @@ impl<'t> Files<'t> {
         if before.is_some() {
             return Ok(());
         }
-        let found = change::read(self.targets.get(at)?, None, call)?;
+        let found = change::read(self.targets.get(at)?, false, None, call)?;
         if let Before::Content(content) = &found {
             now.content = Some(Arc::clone(content));
             self.bytes += content.len() as u64;

@@ -70,8 +70,14 @@ pub(super) fn must_be_read(call: &CallContext) -> bool {
     call.call().run.options().config.sandbox.require_read_before_write
 }
 
-/// What the file that is there holds, which the model must have seen as it is; `expected_hash` proves that too.
-pub(super) fn read(target: &Target<'_>, expected_hash: Option<&str>, call: &CallContext) -> Result<Before, ToolError> {
+/// What the file that is there holds. What is kept of it the model must have seen as it is, and where the config says so,
+/// also what is `replaced` whole; `expected_hash` proves that too.
+pub(super) fn read(
+    target: &Target<'_>,
+    replaced: bool,
+    expected_hash: Option<&str>,
+    call: &CallContext,
+) -> Result<Before, ToolError> {
     let limit = call.limits().max_file_bytes;
     let path = &target.path;
     let Some(file) = target.open_current()? else {
@@ -90,6 +96,9 @@ pub(super) fn read(target: &Target<'_>, expected_hash: Option<&str>, call: &Call
         if now != expected {
             return Err(stale(path, &format!("has the hash {now} now, not `expected_hash`")));
         }
+        return Ok(Before::Content(Arc::new(content)));
+    }
+    if replaced && !must_be_read(call) {
         return Ok(Before::Content(Arc::new(content)));
     }
     match standing(call.sight(path), file.version, || blake3::hash(&content)) {

@@ -81,7 +81,7 @@ impl BuiltIn for EditFile {
         let targets = call.sandbox().targets(&[wanted], call).map_err(missing)?;
         let target = targets.get(0)?;
         let real = target.path.clone();
-        let Before::Content(before) = change::read(target, args.expected_hash.as_deref(), call)? else {
+        let Before::Content(before) = change::read(target, false, args.expected_hash.as_deref(), call)? else {
             return Err(missing(not_found(&path)));
         };
         let (after, replacements) = compute(&real, &before, &args.edits)?;

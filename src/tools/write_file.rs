@@ -67,7 +67,8 @@ impl BuiltIn for WriteFile {
             call.permit(&real, Access::Read)?;
         }
         let blind = !readable || (target.size() > call.limits().max_file_bytes && !known);
-        let before = if blind { Before::Blind } else { change::read(target, args.expected_hash.as_deref(), call)? };
+        let before =
+            if blind { Before::Blind } else { change::read(target, true, args.expected_hash.as_deref(), call)? };
         let created = readable.then(|| !target.exists());
         let shown = real.to_string();
         let diff = match &before {

@@ -25,6 +25,17 @@ CALLS: dict[str, list[dict[str, Any]]] = {
         {"path": "{path}", "content": "x"},
         {"path": "{path}", "content": "x", "expected_hash": "b3:" + "0" * 32},
     ],
+    "edit_file": [
+        {"path": "{path}", "edits": [{"old_text": "CANARY", "new_text": "x"}]},
+        {"path": "{path}", "edits": [{"old_text": "absent", "new_text": "x"}], "expected_hash": "b3:" + "0" * 32},
+    ],
+    "apply_patch": [
+        {"patch": f"*** Begin Patch\n*** {section}\n*** End Patch"}
+        for section in (
+            "Update File: {path}\n-guess\n+x",
+            "Add File: {path}\n+x",
+        )
+    ],
     "list_files": [{"path": "{path}"}, {"path": "{folder}", "depth": 9}],
     "glob_files": [{"pattern": "*", "path": "{path}"}, {"pattern": "**/*", "path": "{folder}"}],
     "grep_files": [{"pattern": "CANARY", "path": "{path}"}, {"pattern": "CANARY", "path": "{folder}", "ignored": True}],

@@ -718,7 +718,7 @@ def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(box: Box) ->
         for mode in (0o755, 0o600, 0o664):
             box.put("kept", "old").chmod(mode)
             box.ok("write_file", path="kept", content="new")
-            assert stat.S_IMODE((box.ws / f"kept-{mode:o}").stat().st_mode) == mode
+            assert stat.S_IMODE((box.ws / "kept").stat().st_mode) == mode
         box.put("suid", "old").chmod(0o4755)
         box.ok("write_file", path="suid", content="new")
         assert stat.S_IMODE((box.ws / "suid").stat().st_mode) == 0o755

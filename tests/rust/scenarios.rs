@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kgent_tools::result::{Content, ToolResult};
+use kgent_tools::result::{Content, Data, ToolResult};
 use serde_json::{Value, json};
 
 use crate::support::{Fixture, Setup};
@@ -31,7 +31,7 @@ fn shown(result: &ToolResult) -> Value {
     let mut value = json!({"content": result.content.iter().map(text).collect::<Vec<_>>()});
     match &result.error {
         Some(error) => value["code"] = json!(error.code.as_str()),
-        None => value["data"] = result.data.as_ref().map_or(Value::Null, |data| data.to_value()),
+        None => value["data"] = result.data.as_ref().map_or(Value::Null, Data::to_value),
     }
     value
 }
@@ -49,7 +49,9 @@ fn run(folder: &Path) {
         std::fs::write(path, bytes).unwrap();
     };
     let input = files(&folder.join("input"));
-    input.iter().for_each(|(path, bytes)| lay(path, bytes));
+    for (path, bytes) in &input {
+        lay(path, bytes);
+    }
     for before in call["before"].as_array().into_iter().flatten() {
         let result = fixture.call(before["tool"].as_str().unwrap(), before["args"].clone());
         assert!(result.ok, "{name}: {result:?}");
@@ -76,5 +78,7 @@ fn every_scenario_ends_as_it_says() {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
     assert!(folders.len() > 60, "{} scenarios", folders.len());
-    folders.iter().for_each(|folder| run(folder));
+    for folder in &folders {
+        run(folder);
+    }
 }
