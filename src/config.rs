@@ -248,11 +248,13 @@ impl ToolsConfig {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// The configuration's layer of the policy: the capability keys, then the list.
+    /// The configuration's layer of the policy: the capability keys, then the list; last, what a disabled memory denies.
     pub fn permission_rules(&self) -> Vec<Rule> {
         let keys =
             self.permissions.capabilities.iter().map(|(capability, effect)| Rule::capability(*capability, *effect));
-        keys.chain(self.permissions.rules.iter().cloned()).collect()
+        let disabled = self.memory.write_mode == WriteMode::Disabled;
+        let no_memory = disabled.then(|| Rule::capability(Capability::MemoryWrite, Effect::Deny));
+        keys.chain(self.permissions.rules.iter().cloned()).chain(no_memory).collect()
     }
 
     /// Whether regular files with more than one link are refused.

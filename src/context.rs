@@ -10,11 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+
 pub use self::call::CallContext;
 use self::seen::Seen;
-use crate::config::{Limits, ToolsConfig};
+use crate::config::{Limits, ToolsConfig, WriteMode};
 use crate::error::{KgentError, ToolError};
 use crate::fork::PerProcess;
+use crate::memory::MemoryClient;
 use crate::output::bound::cut;
 use crate::permission::Pattern;
 use crate::permission::grant::{ApprovalRequest, Ask, Grant};
@@ -24,10 +27,12 @@ use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Keeping, Sink};
 use crate::record::reader::LogReader;
 use crate::record::redact::Redactor;
+use crate::registry::Services;
 use crate::registry::scope::Scope;
 use crate::sandbox::host::{self, RunFolder};
 use crate::sandbox::{Constraints, MountSpec, Sandbox};
 use crate::settle;
+use crate::skills::SkillRegistry;
 
 use serde_json::Value;
 
@@ -125,6 +130,10 @@ pub struct Run {
     closed: AtomicBool,
     /// The tools registered in this run, the built-ins first.
     pub(crate) location: Arc<Scope>,
+    /// The skills that the configuration names, once they were looked for.
+    skills: ArcSwapOption<SkillRegistry>,
+    /// The client that the configuration names, once it was made.
+    memory: ArcSwapOption<Arc<dyn MemoryClient>>,
 }
 
 /// What one process holds of a run.
@@ -214,7 +223,7 @@ impl RunContext {
             Some(host) => MountSpec { host: absolute(host)?, private: false, ..own("workspace", true) },
             None => own("workspace", true),
         }];
-        specs.extend([own("deliverables", true), own("artifacts", false)]);
+        specs.extend([own("deliverables", true), own("artifacts", false), own("skills", false)]);
         for (name, host, writable) in &options.mounts {
             let host = absolute(host)?;
             specs.push(MountSpec { name: name.clone(), host, writable: *writable, private: false, external: true });
@@ -249,7 +258,10 @@ impl RunContext {
             process: PerProcess::new(),
             closed: AtomicBool::new(false),
             location: Scope::with_builtin()?,
+            skills: ArcSwapOption::empty(),
+            memory: ArcSwapOption::empty(),
         };
+        run.sandbox.freeze(run.skill_roots().iter().map(PathBuf::as_path))?;
         Ok((Self { run: Arc::new(run), info: Arc::default(), one_call: false }, alone))
     }
 
@@ -359,6 +371,55 @@ impl Run {
     /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The folders that the configuration names for skills: from the config file's own folder, or the process's.
+    fn skill_roots(&self) -> Vec<PathBuf> {
+        let base = self.options.config_files.first().and_then(|file| file.parent());
+        let roots = self.options.config.skills.roots.iter();
+        roots.map(|root| base.map_or_else(|| PathBuf::from(root), |base| base.join(root))).collect()
+    }
+
+    /// The skills that the configuration names; looked for once.
+    pub(crate) fn skills(&self) -> Result<Arc<SkillRegistry>, KgentError> {
+        if let Some(found) = self.skills.load_full() {
+            return Ok(found);
+        }
+        let found = Arc::new(SkillRegistry::discover(&self.skill_roots())?);
+        // Another thread may have been first: its registry is the one.
+        let before = self.skills.compare_and_swap(&None::<Arc<SkillRegistry>>, Some(Arc::clone(&found)));
+        Ok(before.as_ref().map_or(found, Arc::clone))
+    }
+
+    /// The client that the configuration names, where it was made in this process.
+    pub fn memory_client(&self) -> Option<Arc<dyn MemoryClient>> {
+        self.memory.load().as_deref().cloned()
+    }
+
+    /// Gives the run the client that its configuration names; the first one stays.
+    pub fn give_memory_client(&self, client: Arc<dyn MemoryClient>) {
+        self.memory.compare_and_swap(&None::<Arc<Arc<dyn MemoryClient>>>, Some(Arc::new(client)));
+    }
+
+    /// Makes the run ready for tools that use these services: no tool writes the skills' folders. Answers whether there
+    /// are skills.
+    pub(crate) fn take_services(&self, services: &Services) -> Result<bool, KgentError> {
+        let memory = &self.options.config.memory;
+        let has_client = services.memory.is_some() || self.memory.load().is_some();
+        if memory.write_mode == WriteMode::External && !has_client {
+            return Err(KgentError::Config(
+                "memory.write_mode is \"external\", but there is no client: pass one, or name it in memory.client"
+                    .into(),
+            ));
+        }
+        if let Some(skills) = &services.skills {
+            self.sandbox.freeze(skills.real_roots())?;
+            return Ok(true);
+        }
+        if self.options.config.skills.roots.is_empty() {
+            return Ok(false);
+        }
+        self.skills().map(|_| true)
     }
 
     /// What is guaranteed here, and what is not.
@@ -540,7 +601,7 @@ fn absolute(path: &Path) -> Result<PathBuf, KgentError> {
     std::path::absolute(path).map_err(|e| KgentError::Run(format!("`{}`: {e}", path.display())))
 }
 
-fn checked_id(id: &str) -> Result<&str, KgentError> {
+pub(crate) fn checked_id(id: &str) -> Result<&str, KgentError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     let fits = (1..=128).contains(&id.len()) && id.bytes().all(plain) && !id.starts_with(['.', '-']);
     if fits {

@@ -12,6 +12,7 @@ pub mod context;
 mod edit;
 pub mod error;
 mod fork;
+pub mod memory;
 mod output;
 pub mod permission;
 #[cfg(feature = "python")]
@@ -21,4 +22,5 @@ pub mod registry;
 pub mod result;
 pub mod sandbox;
 pub mod settle;
+pub mod skills;
 mod tools;

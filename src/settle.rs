@@ -75,7 +75,7 @@ pub fn settle(
     }
     let started_at = now();
     let action = tool.as_ref().ok().and_then(|tool| tool.action()).unwrap_or(name);
-    let call = CallContext::begin(context, binding.map(|b| &b.policy), name, action, host)?;
+    let call = CallContext::begin(context, binding, name, action, host)?;
     let mut facts = Facts { name, scope: binding.map_or("none", |b| b.scope), ..Facts::default() };
     let mutating = tool.as_ref().is_ok_and(|tool| tool.mutating());
     let outcome = rooms(tool, args, &call, &mut facts);
@@ -140,7 +140,7 @@ fn rooms(
         paths.push(path);
     }
     if prepared.targets.is_empty() {
-        call.authorise_tool(facts.name, tool.capability())?;
+        call.authorise_text(prepared.resource.as_deref().unwrap_or(facts.name), tool.capability())?;
     }
     let approval = asked.map(|args| {
         let accesses = prepared.targets.iter().map(|(_, access)| *access);
@@ -384,6 +384,7 @@ fn record(
         bytes_in: notes.bytes_in,
         bytes_out: notes.bytes_out,
         truncated: notes.truncated,
+        requested: &notes.requested,
     }
     .body(&run.redactor);
     let owner = owner(call);
@@ -459,6 +460,7 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
         bytes_in: 0,
         bytes_out: 0,
         truncated: false,
+        requested: &[],
     }
     .body(&run.redactor);
     let (status, code) = (Status::Interrupted.as_str(), Some(error.code.as_str()));

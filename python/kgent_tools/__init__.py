@@ -2,6 +2,7 @@
 
 from kgent_tools._core import (
     CallContext,
+    CandidateMemoryClient,
     ConfigError,
     EffectivePermissionPolicy,
     ErrorInfo,
@@ -17,6 +18,7 @@ from kgent_tools._core import (
     RunContext,
     RunError,
     SandboxPath,
+    SkillRegistry,
     TextContent,
     ToolDefinition,
     ToolRegistry,
@@ -28,10 +30,12 @@ from kgent_tools._core import (
     resolve_sandbox_path,
     verify_run,
 )
+from kgent_tools.memory import MemoryClient, MemoryItem, MemoryWriteResult, NoopMemoryClient
 from kgent_tools.tool import ToolFailure
 
 __all__ = [
     "CallContext",
+    "CandidateMemoryClient",
     "ConfigError",
     "EffectivePermissionPolicy",
     "ErrorInfo",
@@ -39,6 +43,10 @@ __all__ = [
     "Grant",
     "KgentError",
     "LogReader",
+    "MemoryClient",
+    "MemoryItem",
+    "MemoryWriteResult",
+    "NoopMemoryClient",
     "PermissionResult",
     "PermissionRule",
     "PolicyError",
@@ -47,6 +55,7 @@ __all__ = [
     "RunContext",
     "RunError",
     "SandboxPath",
+    "SkillRegistry",
     "TextContent",
     "ToolDefinition",
     "ToolFailure",

@@ -7,15 +7,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, final
 
+from kgent_tools.memory import MemoryClient, MemoryItem, MemoryWriteResult
+
 __all__ = [
     "CallContext",
+    "CallMemory",
     "CallSandbox",
+    "CandidateMemoryClient",
     "ConfigError",
     "EffectivePermissionPolicy",
     "ErrorInfo",
     "FileContent",
     "Grant",
     "KgentError",
+    "MemoryReview",
     "PermissionResult",
     "PermissionRule",
     "PolicyError",
@@ -24,6 +29,7 @@ __all__ = [
     "RunContext",
     "RunError",
     "SandboxPath",
+    "SkillRegistry",
     "TextContent",
     "ToolDefinition",
     "ToolHandler",
@@ -272,6 +278,9 @@ class RunContext:
     @property
     def closed(self) -> bool: ...
     @property
+    def skills(self) -> SkillRegistry | None:
+        """The skills in the configuration's `skills.roots`; `None` where it names none."""
+    @property
     def config(self) -> ToolsConfig: ...
     @property
     def mounts(self) -> dict[str, _Mode]: ...
@@ -383,6 +392,8 @@ class CallContext:
     @property
     def sandbox(self) -> CallSandbox: ...
     @property
+    def memory(self) -> CallMemory: ...
+    @property
     def deadline(self) -> float:
         """Seconds that are left of the call's time."""
     @property
@@ -404,6 +415,75 @@ class CallSandbox:
         """The entries of a folder: dicts of `path`, `type` and `size`."""
     def stat(self, path: str) -> _Json:
         """A dict of `type` and `size`."""
+
+@final
+class CallMemory:
+    """The run's memory, as far as the call's permissions go."""
+
+    def recall_memory(self, query: str, scope: str = "default", limit: int = 10) -> list[MemoryItem]: ...
+    def write_memory(self, content: str, scope: str = "default", tags: Sequence[str] = ...) -> MemoryWriteResult: ...
+
+@final
+class CandidateMemoryClient:
+    """The candidates of a run as a memory client: what is written waits for review, what is recalled is unreviewed.
+
+    What cannot be done raises `ToolFailure`.
+    """
+
+    def __new__(cls, context: RunContext) -> Self: ...
+    def recall_memory(self, query: str, scope: str = "default", limit: int = 10) -> list[MemoryItem]:
+        """Candidates of `scope` that share words with `query`, the best first; its newest where `query` is empty."""
+    def write_memory(self, content: str, scope: str = "default", tags: Sequence[str] = ...) -> MemoryWriteResult:
+        """Appends a candidate; its status is `candidate`."""
+
+@final
+class MemoryReview:
+    """The candidates of a run under review. The run need not be open, and its logs do not change.
+
+    What cannot be done raises `RunError`.
+    """
+
+    def __new__(cls, runs: _Path, run_id: str) -> Self: ...
+    def list(self) -> tuple[builtins.list[_Json], builtins.list[tuple[int, str]]]:
+        """Each candidate as a dict, its `status` what became of it; and the numbers of bad lines with what is wrong."""
+    def begin(self, id: str, hash: str, client: str, retry: bool = False) -> _Json:
+        """Notes that a candidate is about to be handed to `client`; without `finish` its status is then `unknown`."""
+    def finish(
+        self,
+        id: str,
+        hash: str,
+        state: Literal["accepted", "failed"],
+        client: str,
+        stored_id: str | None = None,
+    ) -> None:
+        """Notes how it ended."""
+    def reject(self, id: str, hash: str, retry: bool = False) -> None:
+        """Notes that a candidate will not be remembered."""
+
+@final
+class SkillRegistry:
+    """The skills in some folders, as they were when `discover` looked. It cannot be pickled."""
+
+    @staticmethod
+    def discover(roots: Sequence[_Path]) -> SkillRegistry:
+        """Finds each folder that holds a `SKILL.md`; of one id that of the earlier root counts.
+
+        Broken skills are listed with what is wrong. A root that is no folder raises `RunError`.
+        """
+    @property
+    def roots(self) -> list[Path]: ...
+    @property
+    def skills(self) -> list[_Json]:
+        """A dict for each skill, by id.
+
+        Its keys: `id name description license compatibility metadata allowed_tools file`; whether it is `valid`, `lenient`
+        (unquoted values were taken as text) or `shadowed`; the `line` and `reason` of a fault.
+        """
+    def loaded(self, context: RunContext) -> list[_Json]:
+        """What the skills that the run has loaded declare, for `EffectivePermissionPolicy.merge(skills=...)`."""
+    def instructions(self, max_characters: int = 8000) -> str:
+        """The valid skills as text for a model's instructions, a line for each; what does not fit is counted."""
+    def __len__(self) -> int: ...
 
 @final
 class ToolHandler:
@@ -466,7 +546,14 @@ class ToolRegistry:
     def __new__(cls, context: RunContext) -> Self: ...
     def register(self, tools: dict[str, ToolDefinition]) -> Registration:
         """All of them, or none."""
-    def materialize(self, policy: EffectivePermissionPolicy | None = None) -> ToolSnapshot: ...
+    def materialize(
+        self,
+        policy: EffectivePermissionPolicy | None = None,
+        *,
+        skills: SkillRegistry | None = None,
+        memory: MemoryClient | None = None,
+    ) -> ToolSnapshot:
+        """The effective tools, fixed; what is not given is by the configuration, as in `build_toolsets`."""
 
 @final
 class Registration:
@@ -488,11 +575,18 @@ class ToolSnapshot:
 
 def build_toolsets(
     context: RunContext,
-    skills: None = None,
-    memory: None = None,
+    skills: SkillRegistry | None = None,
+    memory: MemoryClient | None = None,
     policy: EffectivePermissionPolicy | None = None,
 ) -> list[ToolDefinition]:
-    """The built-in tools that the policy offers."""
+    """The built-in tools that the policy offers.
+
+    Args:
+        context: The run.
+        skills: What `list_skills` and `load_skill` know; by the configuration's `skills.roots` if `None`.
+        memory: The memory client; the configuration's `memory.client` if `None`, and without one the run's candidates.
+        policy: The policy; the configuration's if `None`.
+    """
 
 def resolve_sandbox_path(path: str, context: RunContext) -> SandboxPath:
     """Where a model-facing path leads; one that leaves the sandbox raises `ToolFailure`."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import SchemaValidator
 
-    from kgent_tools import ErrorInfo, Grant, RunContext, ToolDefinition, ToolResult
+    from kgent_tools import ErrorInfo, Grant, RunContext, SkillRegistry, ToolDefinition, ToolResult
     from kgent_tools._core import ToolHandler
 
 __all__ = ["KgentToolset"]
@@ -63,6 +63,8 @@ class KgentToolset(FunctionToolset[Any]):
         id: str = "kgent",
         *,
         max_retries: int | None = None,
+        skills: SkillRegistry | None = None,
+        max_skill_characters: int = 8000,
     ) -> None:
         """Wraps `tools`, as `build_toolsets` or a snapshot gives them, for calls in `context`.
 
@@ -71,8 +73,20 @@ class KgentToolset(FunctionToolset[Any]):
             context: The run that the calls belong to.
             id: The toolset's name, which durable engines need to be unique in an agent.
             max_retries: How often in a row the model may mend a call of one tool; the agent's number if `None`.
+            skills: The skills that the agent's instructions list, where `tools` can load them; those that the run's
+                configuration names if `None`.
+            max_skill_characters: How long that list may be.
         """
-        super().__init__([_tool(definition, context) for definition in tools], id=id, max_retries=max_retries)
+        tools = list(tools)
+        skills = context.skills if skills is None else skills
+        catalogue = skills.instructions(max_skill_characters) if skills is not None else ""
+        loadable = any(definition.name == "load_skill" for definition in tools)
+        super().__init__(
+            [_tool(definition, context) for definition in tools],
+            id=id,
+            max_retries=max_retries,
+            instructions=catalogue if catalogue and loadable else None,
+        )
 
 
 def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:

@@ -9,6 +9,7 @@ use super::seen::Sight;
 use super::{CallInfo, Host, Interrupt, MAX_ID_BYTES, Process, Run, RunContext, UnderWay, host_error, lock};
 use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
+use crate::memory::MemoryClient;
 use crate::output::artifact;
 use crate::output::bound::cut;
 use crate::permission::grant::{ApprovalRequest, Ask, Grant};
@@ -18,10 +19,12 @@ use crate::permission::{
 use crate::record::call_record::{PermissionNote, now};
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::Sink;
+use crate::registry::definition::{Binding, Services};
 use crate::sandbox::target::Wanted;
 use crate::sandbox::walk::{Caps, Found, Hidden, Listed, WalkOptions, Walked, walk};
 use crate::sandbox::write::Step;
 use crate::sandbox::{Access, Gate, Sandbox, SandboxPath};
+use crate::skills::SkillRegistry;
 
 /// How often the waiting side asks the host whether it was interrupted, in milliseconds.
 const POLL_MS: u64 = 50;
@@ -39,6 +42,8 @@ pub(crate) struct Notes {
     pub(crate) interrupt: Option<Interrupt>,
     /// What the policy asks the host about, of the names as sent and of what they lead to.
     pub(crate) asks: Vec<Ask>,
+    /// What a skill asked for.
+    pub(crate) requested: Vec<String>,
 }
 
 /// What a tool gets for one call: controlled doors, and when to stop. It grants, cancels and registers nothing, and
@@ -57,6 +62,7 @@ pub(crate) struct Call {
     policy: Option<Arc<Policy>>,
     /// Its tool's name, cut.
     pub(crate) tool: Box<str>,
+    services: Services,
     action: Box<str>,
     started: Instant,
     deadline: Instant,
@@ -78,10 +84,10 @@ impl std::fmt::Debug for CallContext {
 }
 
 impl CallContext {
-    /// Begins a call of a tool with this action, under this policy; the pinned names must still hold.
+    /// Begins a call of a tool with this action, as the tool is bound; the pinned names must still hold.
     pub(crate) fn begin(
         context: &RunContext,
-        policy: Option<&Arc<Policy>>,
+        binding: Option<&Binding>,
         tool: &str,
         action: &str,
         host: Arc<dyn Host>,
@@ -106,8 +112,9 @@ impl CallContext {
             id,
             serial,
             process,
-            policy: policy.cloned(),
             tool: cut(tool, 64).into(),
+            policy: binding.map(|binding| Arc::clone(&binding.policy)),
+            services: binding.map(|binding| binding.services.clone()).unwrap_or_default(),
             action: action.into(),
             started,
             deadline: started + own.map_or(limit, |own| own.min(limit)),
@@ -159,6 +166,23 @@ impl CallContext {
     /// The run's mounts.
     pub(crate) fn sandbox(&self) -> &Sandbox {
         &self.0.run.sandbox
+    }
+
+    /// The skills that the tool was bound to, else those that the configuration names.
+    pub(crate) fn skills(&self) -> Result<Arc<SkillRegistry>, ToolError> {
+        match &self.0.services.skills {
+            Some(skills) => Ok(Arc::clone(skills)),
+            None => self
+                .0
+                .run
+                .skills()
+                .map_err(|error| ToolError::new(Code::SkillInvalid, "the skills cannot be looked for").cause(error)),
+        }
+    }
+
+    /// The memory client that the tool was bound to, else the run's own.
+    pub(crate) fn memory_client(&self) -> Option<Arc<dyn MemoryClient>> {
+        self.0.services.memory.clone().or_else(|| self.0.run.memory_client())
     }
 
     /// The run's limits.
@@ -279,12 +303,18 @@ impl CallContext {
         let folder = self.0.run.journal.folder().folder("artifacts");
         let folder = folder.map_err(|e| ToolError::io("artifacts", "opening", e))?;
         let path = artifact::store(&folder, name, bytes)?;
-        let run = &self.0.run;
-        let owner = Owner { run_id: run.id(), id: Some(&self.0.id), call_id: self.0.logged_call_id.as_deref() };
-        let line = event(&owner, &now(), EventType::ArtifactCreated, &serde_json::json!({"path": path}));
-        run.journal.append(&[(Sink::Events, &line)]).inspect_err(|_| artifact::remove(&folder, name))?;
+        let told = self.tell(EventType::ArtifactCreated, serde_json::json!({"path": path}));
+        told.inspect_err(|_| artifact::remove(&folder, name))?;
         self.notes().artifacts.push(path.clone());
         Ok(path)
+    }
+
+    /// Puts an event of this call on record at once.
+    pub(crate) fn tell(&self, kind: EventType, mut data: serde_json::Value) -> Result<(), ToolError> {
+        let run = &self.0.run;
+        run.redactor.value(&mut data);
+        let owner = Owner { run_id: run.id(), id: Some(&self.0.id), call_id: self.0.logged_call_id.as_deref() };
+        run.journal.append(&[(Sink::Events, &event(&owner, &now(), kind, &data))])
     }
 
     /// Parses and authorises a name that a handler asks for.
@@ -404,10 +434,24 @@ impl CallContext {
         }
     }
 
-    /// What the policy says of a call that names no path: the resource is the tool itself.
-    pub(crate) fn authorise_tool(&self, tool: &str, capability: Option<Capability>) -> Result<(), ToolError> {
-        let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(tool));
-        self.take(&self.0.action, tool, &decision)
+    /// What the policy says of a handler that uses memory.
+    pub(crate) fn memory_door(&self, action: &str, scope: &str) -> Result<(), ToolError> {
+        self.require_open()?;
+        self.checkpoint()?;
+        let scope = cut(scope, MAX_ID_BYTES);
+        let decision = self.policy()?.decide(action, &[], &Resource::text(scope));
+        if decision.allowed() {
+            return Ok(());
+        }
+        self.note(action, scope, &decision);
+        Err(decision.refusal(action, scope))
+    }
+
+    /// What the policy says of a call that names no path: the resource is other text, such as the tool itself.
+    pub(crate) fn authorise_text(&self, resource: &str, capability: Option<Capability>) -> Result<(), ToolError> {
+        let resource = cut(resource, MAX_ID_BYTES);
+        let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(resource));
+        self.take(&self.0.action, resource, &decision)
     }
 
     fn policy(&self) -> Result<&Arc<Policy>, ToolError> {

@@ -14,7 +14,7 @@ pub use self::decision::{Decision, Layer, PermissionResult};
 pub use self::layers::{Layers, Policy};
 pub(crate) use self::pattern::fold;
 pub use self::pattern::{MAX_PATTERN_BYTES, Pattern, Resource};
-pub use self::rule::{EXTERNAL_DIRECTORY, Effect, READ_SECRET, Rule, is_secret};
+pub use self::rule::{EXTERNAL_DIRECTORY, Effect, READ_SECRET, Rule, action_of_tool, is_secret};
 
 use serde::{Deserialize, Serialize};
 

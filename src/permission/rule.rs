@@ -187,6 +187,12 @@ pub const EXTERNAL_DIRECTORY: &str = "external_directory";
 
 /// Tools whose action is not their name.
 const ASKED_AS: [(&str, &str); 3] = [("write_file", "edit"), ("edit_file", "edit"), ("apply_patch", "edit")];
+
+/// The action that calls of the tool of that name ask for.
+pub fn action_of_tool(tool: &str) -> &str {
+    ASKED_AS.iter().find(|(name, _)| *name == tool).map_or(tool, |(_, action)| action)
+}
+
 /// First components of the mounts that a run usually has.
 const USUAL_MOUNTS: [&str; 3] = ["deliverables", "artifacts", "skills"];
 

@@ -5,6 +5,7 @@ use pyo3::types::PyBytes;
 
 use super::convert::to_python;
 use super::exceptions::tool_failure;
+use super::memory::PyCallMemory;
 use crate::context::CallContext;
 use crate::error::ToolError;
 
@@ -47,6 +48,11 @@ impl PyCallContext {
     #[getter]
     fn sandbox(&self) -> PyCallSandbox {
         PyCallSandbox(self.0.clone())
+    }
+
+    #[getter]
+    fn memory(&self) -> PyCallMemory {
+        PyCallMemory(self.0.clone())
     }
 
     /// Seconds that are left of the call's time.
@@ -102,6 +108,6 @@ impl PyCallSandbox {
 }
 
 /// Goes through a door with the GIL released.
-fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, ToolError> + Send) -> PyResult<T> {
+pub(super) fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, ToolError> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| tool_failure(py, error))
 }

@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyTuple};
 use super::config::{PyToolsConfig, config_of};
 use super::convert::{to_python, to_value};
 use super::exceptions::{PolicyError, RunError, tool_failure};
+use super::skills::PySkillRegistry;
 use crate::context::{CallInfo, RunContext, RunLog, RunOptions, read_audit_key};
 use crate::permission::grant::Grant;
 use crate::record::reader::LogReader;
@@ -92,6 +93,16 @@ impl PyRunContext {
     #[getter]
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_python(py, self.inner.run().limits())
+    }
+
+    /// The skills that the configuration names.
+    #[getter]
+    fn skills(&self, py: Python<'_>) -> PyResult<Option<PySkillRegistry>> {
+        let run = self.inner.run();
+        if run.options().config.skills.roots.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(PySkillRegistry(py.detach(|| run.skills())?)))
     }
 
     #[getter]

@@ -1,7 +1,7 @@
 //! Exceptions: one family for the host's failures, and the bridge from the core's errors.
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -32,6 +32,11 @@ impl From<error::KgentError> for PyErr {
             error::KgentError::Registration(text) => RegistrationError::new_err(text),
         }
     }
+}
+
+/// What belongs to one process does not travel.
+pub(super) fn stays(class: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {class} cannot be pickled: it belongs to its process"))
 }
 
 /// The class `kgent_tools.tool.ToolFailure`.

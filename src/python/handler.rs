@@ -83,7 +83,7 @@ impl Executor for PyExecutor {
         let targets = self.resources.iter().filter_map(path).collect();
         let handler = Python::attach(|py| self.handler.clone_ref(py));
         let job = Job { handler, output: self.output.clone(), args };
-        Ok(Prepared { targets, repairs, execute: Box::new(move |paths, call| job.run(&paths, call)) })
+        Ok(Prepared { targets, resource: None, repairs, execute: Box::new(move |paths, call| job.run(&paths, call)) })
     }
 }
 

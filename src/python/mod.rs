@@ -8,8 +8,10 @@ mod context;
 mod convert;
 mod exceptions;
 mod handler;
+mod memory;
 mod policy;
 mod result;
+mod skills;
 mod tools;
 
 use pyo3::prelude::*;
@@ -26,9 +28,13 @@ mod _core {
     #[pymodule_export]
     use super::exceptions::{ConfigError, KgentError, PolicyError, RegistrationError, RunError};
     #[pymodule_export]
+    use super::memory::{PyCallMemory, PyCandidateMemoryClient, PyMemoryReview};
+    #[pymodule_export]
     use super::policy::{PyPermissionResult, PyPermissionRule, PyPolicy};
     #[pymodule_export]
     use super::result::{PyErrorInfo, PyFileContent, PyTextContent, PyToolResult};
+    #[pymodule_export]
+    use super::skills::PySkillRegistry;
     #[pymodule_export]
     use super::tools::{PyHandler, PyRegistration, PyToolDefinition, PyToolRegistry, PyToolSnapshot, build_toolsets};
 

@@ -16,7 +16,7 @@ use crate::context::RunContext;
 use crate::permission::{Capability, Effect, Layers, PermissionResult, Policy, Rule};
 
 /// The mounts of a run without mounts of the user's own.
-const PLAIN_MOUNTS: &[&str] = &["workspace", "deliverables", "artifacts"];
+const PLAIN_MOUNTS: &[&str] = &["workspace", "deliverables", "artifacts", "skills"];
 
 /// One rule of a layer.
 #[pyclass(frozen, eq, name = "PermissionRule", module = "kgent_tools")]

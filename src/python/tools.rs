@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::context::PyRunContext;
 use super::convert::{to_python, to_value};
-use super::exceptions::RegistrationError;
+use super::exceptions::{RegistrationError, stays};
 use super::handler::{PyExecutor, PyHost, raise, schema_value};
+use super::memory::{client_by_config, client_of};
 use super::policy::{PyPolicy, default_policy};
 use super::result::PyToolResult;
+use super::skills::PySkillRegistry;
 use crate::context::{CallInfo, RunContext};
 use crate::error::KgentError;
-use crate::registry::{self, Definition, Registration, ToolDefinition, ToolRegistry, ToolSnapshot};
+use crate::registry::{self, Definition, Registration, Services, ToolDefinition, ToolRegistry, ToolSnapshot};
 use crate::settle::{Arguments, Settled};
 
 /// An executable tool: opaque and immutable.
@@ -43,6 +44,7 @@ impl PyToolDefinition {
             output_schema,
             action: permission,
             capability: None,
+            needs_skills: false,
             // What nobody calls read-only may change something.
             mutating: !read_only(annotations)?,
             announces: false,
@@ -109,7 +111,7 @@ impl PyToolDefinition {
     /// Built-in tools travel by name, with the policy that they are bound to.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         match (self.0.name(), self.0.fixed_policy()) {
-            (Some(name), Some(policy)) => {
+            (Some(name), Some(policy)) if !self.0.has_own_services() || !uses_services(name) => {
                 let args = (name, PyPolicy(Arc::clone(policy)));
                 Ok((py.get_type::<Self>().getattr("_built_in")?, args.into_pyobject(py)?))
             }
@@ -164,6 +166,7 @@ impl PyHandler {
     ) -> PyResult<PyToolResult> {
         let args = arguments(args);
         let context = &context.inner;
+        client_by_config(py, context)?;
         settled(py.detach(|| self.0.call(args, context, Arc::new(PyHost))))
     }
 
@@ -176,9 +179,9 @@ impl PyHandler {
     }
 }
 
-/// What belongs to one process does not travel.
-fn stays(class: &str) -> PyErr {
-    PyTypeError::new_err(format!("a {class} cannot be pickled: it belongs to its process"))
+/// Tools that use skills or memory.
+fn uses_services(name: &str) -> bool {
+    matches!(name, "list_skills" | "load_skill" | "recall_memory" | "write_memory")
 }
 
 /// A dict, or JSON text; anything else is refused inside settle, on record.
@@ -254,10 +257,17 @@ impl PyToolRegistry {
         Ok(PyRegistration(self.registry.register(&batch)?))
     }
 
-    #[pyo3(signature = (policy=None))]
-    fn materialize(&self, policy: Option<PyRef<'_, PyPolicy>>) -> PyResult<PyToolSnapshot> {
+    #[pyo3(signature = (policy=None, *, skills=None, memory=None))]
+    fn materialize(
+        &self,
+        py: Python<'_>,
+        policy: Option<PyRef<'_, PyPolicy>>,
+        skills: Option<PyRef<'_, PySkillRegistry>>,
+        memory: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyToolSnapshot> {
         let policy = policy_of(&self.context, policy)?;
-        Ok(PyToolSnapshot(self.registry.materialize(&self.context, &policy)?))
+        let services = services_of(&self.context, skills, memory, py)?;
+        Ok(PyToolSnapshot(py.detach(|| self.registry.materialize(&self.context, &policy, &services))?))
     }
 }
 
@@ -295,21 +305,31 @@ impl PyToolSnapshot {
 #[pyfunction]
 #[pyo3(signature = (context, skills=None, memory=None, policy=None))]
 pub(super) fn build_toolsets(
+    py: Python<'_>,
     context: PyRef<'_, PyRunContext>,
-    skills: Option<&Bound<'_, PyAny>>,
+    skills: Option<PyRef<'_, PySkillRegistry>>,
     memory: Option<&Bound<'_, PyAny>>,
     policy: Option<PyRef<'_, PyPolicy>>,
 ) -> PyResult<Vec<PyToolDefinition>> {
-    for (name, given) in [("skills", skills), ("memory", memory)] {
-        if given.is_some_and(|value| !value.is_none()) {
-            return Err(RegistrationError::new_err(format!(
-                "{name}: this version has no tools that use it; give None"
-            )));
-        }
-    }
-    let policy = policy_of(&context.inner, policy)?;
-    let tools = registry::build_toolsets(&context.inner, &policy)?;
+    let context = &context.inner;
+    let policy = policy_of(context, policy)?;
+    let services = services_of(context, skills, memory, py)?;
+    let tools = py.detach(|| registry::build_toolsets(context, &policy, &services))?;
     Ok(tools.into_iter().map(PyToolDefinition).collect())
+}
+
+/// What was given, and in the run what its configuration names.
+fn services_of(
+    context: &RunContext,
+    skills: Option<PyRef<'_, PySkillRegistry>>,
+    memory: Option<&Bound<'_, PyAny>>,
+    py: Python<'_>,
+) -> PyResult<Services> {
+    let memory = memory.filter(|value| !value.is_none()).map(client_of).transpose()?;
+    if memory.is_none() {
+        client_by_config(py, context)?;
+    }
+    Ok(Services { skills: skills.map(|skills| Arc::clone(&skills.0)), memory })
 }
 
 fn policy_of(context: &RunContext, policy: Option<PyRef<'_, PyPolicy>>) -> PyResult<Arc<crate::permission::Policy>> {

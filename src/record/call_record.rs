@@ -90,6 +90,8 @@ pub(crate) struct CallRecord<'a> {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) truncated: bool,
+    /// What a skill asked for in the call.
+    pub(crate) requested: &'a [String],
 }
 
 impl CallRecord<'_> {
@@ -171,6 +173,9 @@ impl CallRecord<'_> {
         number(&mut out, ",\"bytes_in\":", self.bytes_in);
         number(&mut out, ",\"bytes_out\":", self.bytes_out);
         out.push_str(if self.truncated { ",\"truncated\":true" } else { ",\"truncated\":false" });
+        if !self.requested.is_empty() {
+            list(&mut out, ",\"requested\":", self.requested);
+        }
         if let (Some(trace), Some(span)) = (&self.info.trace_id, &self.info.span_id) {
             text(&mut out, ",\"trace_id\":", trace);
             text(&mut out, ",\"span_id\":", span);

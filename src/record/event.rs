@@ -24,6 +24,9 @@ pub(crate) enum EventType {
     PermissionGranted,
     LogTorn,
     LogTampered,
+    SkillLoaded,
+    MemoryCandidateWritten,
+    MemoryWritten,
 }
 
 impl EventType {
@@ -51,6 +54,9 @@ impl EventType {
             Self::PermissionGranted => "permission.granted",
             Self::LogTorn => "log.torn",
             Self::LogTampered => "log.tampered",
+            Self::SkillLoaded => "skill.loaded",
+            Self::MemoryCandidateWritten => "memory.candidate_written",
+            Self::MemoryWritten => "memory.written",
         }
     }
 }
@@ -113,7 +119,7 @@ pub(crate) fn error(owner: &Owner<'_>, time: &str, tool: &str, error: &ToolError
 }
 
 /// One-line JSON, with the line separators that JSON allows escaped.
-pub(super) fn json(value: &impl Serialize) -> String {
+pub(crate) fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     if text.is_ascii() {
         return text;

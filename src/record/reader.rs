@@ -46,6 +46,7 @@ pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     at: u64,
     line: Vec<u8>,
+    max: usize,
 }
 
 /// A line as it stands, without its newline.
@@ -61,7 +62,12 @@ pub(crate) struct Line<'a> {
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(file: R) -> Self {
-        Self { reader: BufReader::with_capacity(MAX_LINE_BYTES, file), at: 0, line: Vec::new() }
+        Self::of_at_most(MAX_LINE_BYTES, file)
+    }
+
+    /// Of files whose lines have at most `max` bytes.
+    pub(crate) fn of_at_most(max: usize, file: R) -> Self {
+        Self { reader: BufReader::with_capacity(MAX_LINE_BYTES, file), at: 0, line: Vec::new(), max }
     }
 
     pub(crate) fn next(&mut self) -> std::io::Result<Option<Line<'_>>> {
@@ -76,14 +82,14 @@ impl<R: Read> Lines<R> {
             let newline = memchr::memchr(b'\n', found);
             whole = newline.is_some();
             let text = found.get(..newline.unwrap_or(found.len())).unwrap_or_default();
-            if self.line.len() <= MAX_LINE_BYTES {
+            if self.line.len() <= self.max {
                 self.line.extend_from_slice(text);
             }
             let used = text.len() + usize::from(whole);
             self.reader.consume(used);
             self.at += used as u64;
         }
-        if self.line.len() > MAX_LINE_BYTES {
+        if self.line.len() > self.max {
             self.line.clear();
         }
         Ok((self.at > at).then_some(Line { at, end: self.at, bytes: &self.line, whole }))

@@ -8,10 +8,12 @@ use serde_json::Value;
 use super::scope::Liveness;
 use crate::context::{CallContext, Host, RunContext};
 use crate::error::{KgentError, ToolError};
+use crate::memory::MemoryClient;
 use crate::permission::{Capability, Policy, grant};
 use crate::result::{Content, Data};
 use crate::sandbox::{Access, SandboxPath};
 use crate::settle::{self, Arguments, Settled};
+use crate::skills::SkillRegistry;
 
 /// What a tool is made from.
 pub struct Definition {
@@ -25,6 +27,8 @@ pub struct Definition {
     pub action: Option<String>,
     /// The capability that it needs.
     pub capability: Option<Capability>,
+    /// Whether it is offered only where there are skills.
+    pub needs_skills: bool,
     /// Whether it changes anything: then nothing is done before `tool.started` is on record.
     pub mutating: bool,
     /// Whether its executor puts `tool.started` on record itself, once it knows what becomes of each target.
@@ -52,6 +56,8 @@ pub type Execute = Box<dyn FnOnce(Vec<SandboxPath>, &CallContext) -> Result<Outp
 pub struct Prepared {
     /// The names it will use, as sent, and what for. All are authorised before it executes.
     pub targets: Vec<(String, Access)>,
+    /// What is asked for instead where it uses no name, such as a memory's scope; the tool's name where absent.
+    pub resource: Option<String>,
     /// What was mended in the arguments.
     pub repairs: Vec<String>,
     /// Executes it, with the targets parsed, in their order.
@@ -81,6 +87,16 @@ pub(crate) struct Binding {
     pub(crate) policy: Arc<Policy>,
     pub(crate) scope: &'static str,
     pub(crate) live: Option<Liveness>,
+    pub(crate) services: Services,
+}
+
+/// What tools use beside the run. What is not given is the run's own, by its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Services {
+    /// The skills.
+    pub skills: Option<Arc<SkillRegistry>>,
+    /// The memory client.
+    pub memory: Option<Arc<dyn MemoryClient>>,
 }
 
 /// An executable tool. Opaque: its executor, compiled schema and permission are hidden and cannot be replaced.
@@ -164,6 +180,12 @@ impl ToolDefinition {
     /// The policy of a tool that `build_toolsets` returned: built-in, and fixed.
     pub fn fixed_policy(&self) -> Option<&Arc<Policy>> {
         self.binding.as_ref().filter(|binding| binding.live.is_none()).map(|binding| &binding.policy)
+    }
+
+    /// Whether it was bound to a client or to skills that the configuration does not name.
+    pub fn has_own_services(&self) -> bool {
+        let services = self.binding.as_ref().map(|binding| &binding.services);
+        services.is_some_and(|services| services.skills.is_some() || services.memory.is_some())
     }
 
     /// Whether it can be called: it is named and bound to a policy.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::definition::{Binding, ToolDefinition};
+use super::definition::{Binding, Services, ToolDefinition};
 use super::scope::ToolRegistry;
 use crate::context::{Host, RunContext};
 use crate::error::{Code, KgentError, ToolError};
@@ -26,13 +26,24 @@ impl ToolRegistry {
     /// The effective tools under `policy`.
     ///
     /// # Errors
-    /// [`KgentError::Policy`] where the policy was merged for other mounts.
-    pub fn materialize(&self, context: &RunContext, policy: &Arc<Policy>) -> Result<ToolSnapshot, KgentError> {
+    /// [`KgentError::Policy`] where the policy was merged for other mounts; others where the services cannot be had.
+    pub fn materialize(
+        &self,
+        context: &RunContext,
+        policy: &Arc<Policy>,
+        services: &Services,
+    ) -> Result<ToolSnapshot, KgentError> {
         check_mounts(context, policy)?;
+        let has_skills = context.run().take_services(services)?;
         let bound = self.location.effective().into_iter().map(|(tool, live)| {
-            tool.bound(Binding { policy: Arc::clone(policy), scope: "location", live: Some(live) })
+            tool.bound(Binding {
+                policy: Arc::clone(policy),
+                scope: "location",
+                live: Some(live),
+                services: services.clone(),
+            })
         });
-        Ok(snapshot(context, policy, bound.collect()))
+        Ok(snapshot(context, policy, has_skills, bound.collect()))
     }
 }
 
@@ -67,27 +78,34 @@ impl ToolSnapshot {
 /// The built-in tools that `policy` offers, bound to it: fixed, they never go stale.
 ///
 /// # Errors
-/// [`KgentError::Policy`] where the policy was merged for other mounts.
-pub fn build_toolsets(context: &RunContext, policy: &Arc<Policy>) -> Result<Vec<ToolDefinition>, KgentError> {
+/// [`KgentError::Policy`] where the policy was merged for other mounts; others where the services cannot be had.
+pub fn build_toolsets(
+    context: &RunContext,
+    policy: &Arc<Policy>,
+    services: &Services,
+) -> Result<Vec<ToolDefinition>, KgentError> {
     check_mounts(context, policy)?;
-    let bound = tools::builtin().into_iter().map(|(name, tool)| fixed(&name, &tool, policy));
-    Ok(snapshot(context, policy, bound.collect()).offered)
+    let has_skills = context.run().take_services(services)?;
+    let bound = tools::builtin().into_iter().map(|(name, tool)| fixed(&name, &tool, policy, services));
+    Ok(snapshot(context, policy, has_skills, bound.collect()).offered)
 }
 
 /// The built-in tool of that name, bound to `policy`.
 pub fn built_in(name: &str, policy: &Arc<Policy>) -> Option<ToolDefinition> {
     let (name, tool) = tools::builtin().into_iter().find(|(known, _)| known == name)?;
-    Some(fixed(&name, &tool, policy))
+    Some(fixed(&name, &tool, policy, &Services::default()))
 }
 
-fn fixed(name: &str, tool: &ToolDefinition, policy: &Arc<Policy>) -> ToolDefinition {
-    tool.named(name).bound(Binding { policy: Arc::clone(policy), scope: "location", live: None })
+fn fixed(name: &str, tool: &ToolDefinition, policy: &Arc<Policy>, services: &Services) -> ToolDefinition {
+    let services = services.clone();
+    tool.named(name).bound(Binding { policy: Arc::clone(policy), scope: "location", live: None, services })
 }
 
-fn snapshot(context: &RunContext, policy: &Policy, tools: Vec<ToolDefinition>) -> ToolSnapshot {
+fn snapshot(context: &RunContext, policy: &Policy, has_skills: bool, tools: Vec<ToolDefinition>) -> ToolSnapshot {
     let offered = |tool: &&ToolDefinition| {
         let capability = tool.capability();
-        tool.action().is_some_and(|action| policy.offered(action, capability.as_slice()))
+        let usable = has_skills || !tool.definition().needs_skills;
+        usable && tool.action().is_some_and(|action| policy.offered(action, capability.as_slice()))
     };
     let offered = tools.iter().filter(offered).cloned().collect();
     let known = tools.into_iter().filter_map(|tool| Some((tool.name()?.to_owned(), tool.clone()))).collect();

@@ -2,7 +2,7 @@
 //! a model's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags};
@@ -17,7 +17,7 @@ const MARK_WAIT: Duration = Duration::from_secs(5);
 /// The largest config file, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// The folders of a run; files are 0600, folders 0700.
-const FOLDERS: &[&str] = &["logs", "deliverables", "artifacts", "archive"];
+const FOLDERS: &[&str] = &["logs", "deliverables", "artifacts", "skills", "archive"];
 
 /// Reads a config file: a regular file of at most 1 MiB, as text.
 pub fn read_config(path: &Path) -> std::result::Result<String, KgentError> {
@@ -173,6 +173,74 @@ fn open_runs(runs: &Path) -> std::result::Result<Dir, KgentError> {
 
 fn run_error(runs: &Path, id: &str, errno: Errno) -> KgentError {
     KgentError::Run(format!("run `{id}` in `{}`: {}", runs.display(), std::io::Error::from(errno)))
+}
+
+/// Why a file was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is no regular file.
+    Is(Kind),
+    /// It has more bytes than the limit.
+    TooLarge,
+    /// The system call failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Unread {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+/// Opens the directory at a host path, and says its real path.
+pub(crate) fn open_root(path: &Path) -> std::result::Result<(Dir, PathBuf), KgentError> {
+    require_dir(path)?;
+    let fail = |e: Errno| KgentError::Run(format!("`{}`: {}", path.display(), std::io::Error::from(e)));
+    let dir = fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    let real = std::fs::canonicalize(path).map_err(|e| KgentError::Run(format!("`{}`: {e}", path.display())))?;
+    Ok((Dir::new(dir), real))
+}
+
+/// The whole content of the regular file `name` of `dir`, at most `limit` bytes. A link is not followed, and nothing
+/// else is opened: it is typed first by a descriptor without side effects.
+pub(crate) fn read_entry(dir: &Dir, name: Component<'_>, limit: u64) -> std::result::Result<Vec<u8>, Unread> {
+    let probe = fs::fstat(dir.open(name, OFlags::PATH, Mode::empty())?)?;
+    let kind = Kind::of(probe.st_mode);
+    if kind != Kind::File {
+        return Err(Unread::Is(kind));
+    }
+    let fd = dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+    let stat = fs::fstat(&fd)?;
+    if (stat.st_dev, stat.st_ino) != (probe.st_dev, probe.st_ino) {
+        return Err(Errno::STALE.into());
+    }
+    if !super::mount::on_storage(&fd) {
+        return Err(Errno::OPNOTSUPP.into());
+    }
+    let mut bytes = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(&fd, &mut *chunk))?;
+        if count == 0 {
+            return Ok(bytes);
+        }
+        if bytes.len() as u64 + count as u64 > limit {
+            return Err(Unread::TooLarge);
+        }
+        bytes.extend_from_slice(chunk.get(..count).unwrap_or_default());
+    }
+}
+
+/// Makes the file `name` of `dir`, 0600, with this content; replaces an old one.
+pub(crate) fn write_file(dir: &Dir, name: Component<'_>, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+    let fd = dir.open(name, flags, Mode::from_raw_mode(0o600))?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let count = rustix::io::retry_on_intr(|| rustix::io::write(&fd, rest))?;
+        rest = rest.get(count..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// A log file held for appending.

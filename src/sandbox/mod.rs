@@ -42,6 +42,8 @@ use crate::permission::{Capability, Effect, Pattern, Resource, Rule, fold};
 const MAX_RETRIES: usize = 16;
 /// The largest folder that near names are looked for in.
 const MAX_SUGGESTED_FROM: usize = 4096;
+/// The mount of loaded skills.
+const SKILLS: &str = "skills";
 /// The most links in one name, as in the kernel.
 const MAX_LINKS: usize = 40;
 
@@ -194,12 +196,23 @@ impl Gate for HostGate {
     }
 }
 
+/// Names that no tool writes, by the number of their mount, and what pins them.
+#[derive(Clone, Debug, Default)]
+struct Frozen {
+    names: Vec<(usize, Vec<u8>)>,
+    pins: Vec<Arc<Pin>>,
+    /// Whether one of the names has letters that fold.
+    folds: bool,
+}
+
 /// The mounts of a run, and the doors to them.
 #[derive(Debug)]
 pub struct Sandbox {
     table: Arc<MountTable>,
     mounts: Vec<Mount>,
     pins: Vec<Pin>,
+    /// What was frozen after the mounts were made: by mount, names that no tool writes; and their pins.
+    frozen: ArcSwap<Frozen>,
     constraints: Constraints,
     /// Whether a name that the sandbox protects has letters that fold.
     folds: bool,
@@ -220,12 +233,8 @@ impl Sandbox {
         let opened = specs.into_iter().map(|spec| Mount::open(spec, &kernel));
         let mut mounts = opened.collect::<Result<Vec<_>, _>>()?;
         let fail = |what: &std::path::Path, e: std::io::Error| KgentError::Run(format!("`{}`: {e}", what.display()));
-        let stored = |path: &std::path::Path| {
-            let real = std::fs::canonicalize(path).map_err(|e| fail(path, e))?;
-            Ok::<_, KgentError>(kernel.place(&mount::host_components(&real)))
-        };
-        let runs_stored = stored(runs)?;
-        let frozen_stored = frozen.iter().map(|path| stored(path)).collect::<Result<Vec<_>, _>>()?;
+        let runs_stored =
+            kernel.place(&mount::host_components(&std::fs::canonicalize(runs).map_err(|e| fail(runs, e))?));
         let (mut pins, mut runs_pinned) = (Vec::new(), false);
         for mount in mounts.iter_mut().filter(|m| !m.spec.private) {
             mount.withheld = mount.names_within(&runs_stored).collect();
@@ -235,13 +244,9 @@ impl Sandbox {
                     mount.spec.name
                 )));
             }
-            mount.frozen = frozen_stored.iter().flat_map(|place| mount.names_within(place)).collect();
             for rel in &mount.withheld {
                 pins.extend(mount.pin(rel).map_err(|e| fail(runs, e.into()))?);
                 runs_pinned = true;
-            }
-            for rel in &mount.frozen {
-                pins.extend(mount.pin(rel).map_err(|e| fail(runs, e.into()))?);
             }
         }
         if !runs_pinned {
@@ -257,10 +262,49 @@ impl Sandbox {
                 mount.overlaps = found;
             }
         }
-        let protected = mounts.iter().flat_map(|mount| mount.withheld.iter().chain(&mount.frozen));
+        let protected = mounts.iter().flat_map(|mount| &mount.withheld);
         let folds = protected.into_iter().any(|name| matches!(fold(name), Cow::Owned(_)))
             || constraints.hidden.iter().chain(&constraints.read_only).any(Pattern::folds);
-        Ok(Self { table, mounts, pins, constraints, folds, storage: ArcSwap::from_pointee(Vec::new()) })
+        let later = ArcSwap::default();
+        let sandbox = Self { table, mounts, pins, frozen: later, constraints, folds, storage: ArcSwap::default() };
+        sandbox.freeze(frozen.iter().map(std::path::PathBuf::as_path))?;
+        Ok(sandbox)
+    }
+
+    /// From now on no tool writes these host paths, or what lies beneath them, through any mount.
+    pub(crate) fn freeze<'a>(&self, paths: impl Iterator<Item = &'a std::path::Path>) -> Result<(), KgentError> {
+        let mut paths = paths.peekable();
+        if paths.peek().is_none() {
+            return Ok(());
+        }
+        let kernel = KernelMounts::read();
+        let mut more = Frozen::default();
+        for path in paths {
+            let fail =
+                |e: std::io::Error| KgentError::Run(format!("`{}` cannot be kept from writing: {e}", path.display()));
+            let real = std::fs::canonicalize(path).map_err(fail)?;
+            let place = kernel.place(&mount::host_components(&real));
+            let mounts = self.mounts.iter().enumerate().filter(|(_, mount)| !mount.spec.private);
+            for (index, mount, rel) in
+                mounts.flat_map(|(index, mount)| mount.names_within(&place).map(move |rel| (index, mount, rel)))
+            {
+                let known = |names: &[(usize, Vec<u8>)]| names.iter().any(|(m, name)| *m == index && *name == rel);
+                if known(&self.frozen.load().names) || known(&more.names) {
+                    continue;
+                }
+                more.pins.extend(mount.pin(&rel).map_err(|e| fail(e.into()))?.into_iter().map(Arc::new));
+                more.names.push((index, rel));
+            }
+        }
+        if !more.names.is_empty() {
+            more.folds = more.names.iter().any(|(_, name)| matches!(fold(name), Cow::Owned(_)));
+            self.frozen.rcu(|now| Frozen {
+                folds: now.folds || more.folds,
+                names: now.names.iter().chain(&more.names).cloned().collect(),
+                pins: now.pins.iter().chain(&more.pins).cloned().collect(),
+            });
+        }
+        Ok(())
     }
 
     /// The mounts, in order; the workspace is the first.
@@ -338,7 +382,8 @@ impl Sandbox {
 
     /// Fails where a pinned name no longer leads to what was pinned.
     pub(crate) fn verify(&self) -> Result<(), ToolError> {
-        self.pins.iter().try_for_each(Pin::verify)
+        self.pins.iter().try_for_each(Pin::verify)?;
+        self.frozen.load().pins.iter().try_for_each(|pin| pin.verify())
     }
 
     /// The other names of the same object, through overlapping mounts.
@@ -388,7 +433,10 @@ impl Sandbox {
         if components(path.rel()).any(|c| c == b".git") {
             return read_only("`.git` is read-only for tools");
         }
-        if under(&mount.frozen) {
+        let frozen = self.frozen.load();
+        let in_frozen =
+            |(index, name): &(usize, Vec<u8>)| *index == path.mount_index() && beneath(path.rel(), name).is_some();
+        if frozen.names.iter().any(in_frozen) {
             return read_only("it configures this run");
         }
         if matches(&self.constraints.read_only) {
@@ -404,6 +452,7 @@ impl Sandbox {
     /// Whether the name would be forbidden in another case or normal form, by the sandbox or by the policy: then the entry
     /// that it leads to says which name holds.
     fn may_be_folded(&self, path: &SandboxPath, gate: &dyn Gate) -> bool {
+        let frozen = self.frozen.load();
         let forbidden = |path: &SandboxPath| {
             let rel = fold(path.rel());
             let Ok(mount) = self.mount(path) else { return false };
@@ -411,11 +460,11 @@ impl Sandbox {
             let resource = Resource { mount: path.mount(), rel: &rel };
             let constraints = self.constraints.hidden.iter().chain(&self.constraints.read_only);
             under(&mount.withheld)
-                || under(&mount.frozen)
+                || frozen.names.iter().any(|(m, name)| *m == path.mount_index() && beneath(&rel, &fold(name)).is_some())
                 || components(&rel).any(|c| c == b".git")
                 || constraints.filter(|p| !p.is_every()).any(|p| p.folded().covers(&resource))
         };
-        let folds = self.folds || matches!(fold(path.rel()), Cow::Owned(_));
+        let folds = self.folds || frozen.folds || matches!(fold(path.rel()), Cow::Owned(_));
         folds && (forbidden(path) || self.aliases(path).any(|alias| forbidden(&alias))) || gate.may_be_folded(path)
     }
 
@@ -737,7 +786,10 @@ pub(crate) fn size(stat: &Stat) -> u64 {
 
 pub(crate) fn not_found(path: &SandboxPath) -> ToolError {
     ToolError::new(Code::NotFound, format!("`{path}` does not exist"))
-        .hint("Look for the right name with list_files or grep_files.")
+        .hint(match path.mount() {
+            SKILLS => "A skill's files are there once load_skill has loaded it; a folder `skills` of the workspace is `workspace/skills`.",
+            _ => "Look for the right name with list_files or grep_files.",
+        })
 }
 
 pub(crate) fn unsteady(path: &SandboxPath) -> ToolError {

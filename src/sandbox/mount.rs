@@ -69,8 +69,6 @@ pub(crate) struct Mount {
     pub(crate) overlaps: Vec<Overlap>,
     /// Names beneath the root, each with its subtree, that no tool sees: the runs directory.
     pub(crate) withheld: Vec<Vec<u8>>,
-    /// Names beneath the root that no tool writes: config files.
-    pub(crate) frozen: Vec<Vec<u8>>,
 }
 
 impl Mount {
@@ -100,7 +98,6 @@ impl Mount {
             exchanges: EXCHANGING.contains(&magic),
             overlaps: Vec::new(),
             withheld: Vec::new(),
-            frozen: Vec::new(),
             spec,
             root,
         })

@@ -47,7 +47,7 @@ impl BuiltIn for ApplyPatch {
     const NAME: &'static str = "apply_patch";
     const TEXT: &'static str = include_str!("apply_patch.md");
     const ACTION: &'static str = "edit";
-    const CAPABILITY: Capability = Capability::FilesystemWrite;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemWrite);
     const MUTATING: bool = true;
     const CONTENT_ARGS: &'static [&'static str] = &["patch"];
 

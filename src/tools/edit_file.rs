@@ -65,7 +65,7 @@ impl BuiltIn for EditFile {
     const NAME: &'static str = "edit_file";
     const TEXT: &'static str = include_str!("edit_file.md");
     const ACTION: &'static str = "edit";
-    const CAPABILITY: Capability = Capability::FilesystemWrite;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemWrite);
     const MUTATING: bool = true;
     const CONTENT_ARGS: &'static [&'static str] = &["old_text", "new_text"];
 

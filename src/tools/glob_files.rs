@@ -44,7 +44,7 @@ impl BuiltIn for GlobFiles {
     type Args = Args;
     const NAME: &'static str = "glob_files";
     const TEXT: &'static str = include_str!("glob_files.md");
-    const CAPABILITY: Capability = Capability::FilesystemRead;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemRead);
 
     fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
         Ok(vec![(split(args).0.to_owned(), Access::List)])

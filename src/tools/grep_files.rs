@@ -124,7 +124,7 @@ impl BuiltIn for GrepFiles {
     type Args = Args;
     const NAME: &'static str = "grep_files";
     const TEXT: &'static str = include_str!("grep_files.md");
-    const CAPABILITY: Capability = Capability::FilesystemRead;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemRead);
 
     fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
         Ok(vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)])

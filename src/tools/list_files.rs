@@ -48,7 +48,7 @@ impl BuiltIn for ListFiles {
     type Args = Args;
     const NAME: &'static str = "list_files";
     const TEXT: &'static str = include_str!("list_files.md");
-    const CAPABILITY: Capability = Capability::FilesystemRead;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemRead);
 
     fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
         Ok(vec![(args.path.clone().unwrap_or_else(|| ".".to_owned()), Access::List)])

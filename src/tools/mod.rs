@@ -7,8 +7,12 @@ mod edit_file;
 mod glob_files;
 mod grep_files;
 mod list_files;
+mod list_skills;
+mod load_skill;
 mod read_file;
+mod recall_memory;
 mod write_file;
+mod write_memory;
 
 use std::marker::PhantomData;
 
@@ -32,14 +36,23 @@ trait BuiltIn: Send + Sync + 'static {
     const TEXT: &'static str;
     /// The action that its calls ask for.
     const ACTION: &'static str = Self::NAME;
-    const CAPABILITY: Capability;
+    /// The capability that it needs, if any.
+    const CAPABILITY: Option<Capability>;
+    /// Whether it is offered only where there are skills.
+    const NEEDS_SKILLS: bool = false;
     /// Whether it changes files; it does so through `change::commit`.
     const MUTATING: bool = false;
     /// Arguments that hold content.
     const CONTENT_ARGS: &'static [&'static str] = &[];
 
     /// The names it will use, as sent.
-    fn targets(args: &Self::Args) -> Result<Vec<(String, Access)>, ToolError>;
+    fn targets(_args: &Self::Args) -> Result<Vec<(String, Access)>, ToolError> {
+        Ok(Vec::new())
+    }
+    /// What it asks for where it uses no name; the tool's name where absent.
+    fn resource(_args: &Self::Args) -> Option<String> {
+        None
+    }
     /// Does it; `paths` are the targets, parsed.
     fn execute(args: Self::Args, paths: Vec<SandboxPath>, call: &CallContext) -> Result<Output, ToolError>;
     /// What it would do, for the person who is asked to approve it; `None` where the arguments say it all.
@@ -54,7 +67,8 @@ impl<T: BuiltIn> Executor for Typed<T> {
     fn prepare(&self, args: Value) -> Result<Prepared, ToolError> {
         let (args, repairs) = args::decode::<T::Args>(args)?;
         let targets = T::targets(&args)?;
-        Ok(Prepared { targets, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
+        let resource = T::resource(&args);
+        Ok(Prepared { targets, resource, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
     }
 
     fn preview(&self, args: Value, paths: &[SandboxPath], call: &CallContext) -> Option<String> {
@@ -68,7 +82,8 @@ fn define<T: BuiltIn>() -> (String, ToolDefinition) {
         input_schema: args::schema_of::<T::Args>(),
         output_schema: None,
         action: Some(T::ACTION.to_owned()),
-        capability: Some(T::CAPABILITY),
+        capability: T::CAPABILITY,
+        needs_skills: T::NEEDS_SKILLS,
         mutating: T::MUTATING,
         announces: T::MUTATING,
         content_args: T::CONTENT_ARGS,
@@ -87,6 +102,10 @@ pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
         define::<list_files::ListFiles>(),
         define::<glob_files::GlobFiles>(),
         define::<grep_files::GrepFiles>(),
+        define::<list_skills::ListSkills>(),
+        define::<load_skill::LoadSkill>(),
+        define::<recall_memory::RecallMemory>(),
+        define::<write_memory::WriteMemory>(),
     ]
 }
 

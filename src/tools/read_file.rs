@@ -93,7 +93,7 @@ impl BuiltIn for ReadFile {
     type Args = Args;
     const NAME: &'static str = "read_file";
     const TEXT: &'static str = include_str!("read_file.md");
-    const CAPABILITY: Capability = Capability::FilesystemRead;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemRead);
 
     fn targets(args: &Args) -> Result<Vec<(String, Access)>, ToolError> {
         Ok(vec![(args.path.clone(), Access::Read)])

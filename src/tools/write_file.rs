@@ -44,7 +44,7 @@ impl BuiltIn for WriteFile {
     const NAME: &'static str = "write_file";
     const TEXT: &'static str = include_str!("write_file.md");
     const ACTION: &'static str = "edit";
-    const CAPABILITY: Capability = Capability::FilesystemWrite;
+    const CAPABILITY: Option<Capability> = Some(Capability::FilesystemWrite);
     const MUTATING: bool = true;
     const CONTENT_ARGS: &'static [&'static str] = &["content"];
 

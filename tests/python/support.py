@@ -16,9 +16,11 @@ from typing import Any, NoReturn, Self
 
 from kgent_tools import (
     EffectivePermissionPolicy,
+    MemoryClient,
     PermissionRule,
     RunContext,
     RunError,
+    SkillRegistry,
     TextContent,
     ToolDefinition,
     ToolResult,
@@ -29,7 +31,15 @@ from kgent_tools import (
 NOBODY = 65534
 SINKS = ("logs/tools.jsonl", "events.jsonl", "logs/errors.jsonl")
 # Events that a call may leave beside that of its end.
-BESIDE = ("tool.started", "artifact.created", "permission.requested", "permission.granted")
+BESIDE = (
+    "tool.started",
+    "artifact.created",
+    "permission.requested",
+    "permission.granted",
+    "skill.loaded",
+    "memory.candidate_written",
+    "memory.written",
+)
 STATUS_EVENT = {"completed": "tool.completed", "blocked": "tool.blocked", "cancelled": "tool.cancelled"}
 
 
@@ -122,6 +132,8 @@ class Box:
         mounts: Mapping[str, Path | tuple[Path, Any]] | None = None,
         runtime: Iterable[PermissionRule] = (),
         skills: Iterable[dict[str, Any]] = (),
+        registry: SkillRegistry | None = None,
+        memory: MemoryClient | None = None,
     ) -> None:
         self.root = root
         self.ws = root / workspace
@@ -134,13 +146,14 @@ class Box:
         settings = config if isinstance(config, ToolsConfig) else ToolsConfig.from_dict(config or {})
         self.context = RunContext.create(self.runs, workspace=self.ws, mounts=dict(mounts or {}), config=settings)
         self.policy = EffectivePermissionPolicy.merge(context=self.context, runtime=list(runtime), skills=list(skills))
+        self.registry, self.memory = registry, memory
         self.tools = self.bind(self.policy)
         self.log_was_harmed = False
         self.seen = {sink: 0 for sink in SINKS}
         self.new()
 
     def bind(self, policy: EffectivePermissionPolicy) -> dict[str, ToolDefinition]:
-        return {str(tool.name): tool for tool in build_toolsets(self.context, policy=policy)}
+        return {str(tool.name): tool for tool in build_toolsets(self.context, self.registry, self.memory, policy)}
 
     def __enter__(self) -> Self:
         return self

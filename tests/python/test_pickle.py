@@ -130,6 +130,7 @@ def test_a_context_with_mounts(tmp_path: Path) -> None:
             "workspace": "rw",
             "deliverables": "rw",
             "artifacts": "ro",
+            "skills": "ro",
             "docs": "ro",
             "data": "rw",
         }

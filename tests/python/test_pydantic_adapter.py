@@ -112,6 +112,36 @@ def toolset(context: RunContext) -> KgentToolset:
 # What is offered
 
 
+def test_the_instructions_list_the_skills_that_can_be_loaded(make_context: MakeContext, tmp_path: Path) -> None:
+    for number in range(30):
+        folder = tmp_path / "skills" / f"skill-{number}"
+        folder.mkdir(parents=True)
+        text = f"---\nname: skill-{number}\ndescription: Does {number}.\n---\n"
+        (folder / "SKILL.md").write_text(text, encoding="utf-8")
+    context = make_context({"skills": {"roots": [str(tmp_path / "skills")]}})
+
+    def seen(toolset: KgentToolset) -> str:
+        asked: list[str | None] = []
+
+        def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            asked.append(info.instructions)
+            return ModelResponse(parts=[TextPart("done")])
+
+        run(Agent(FunctionModel(respond), toolsets=[toolset]))
+        return asked[0] or ""
+
+    tools = build_toolsets(context)
+    whole = seen(KgentToolset(tools, context))
+    assert whole.count("\n- ") == 30
+    assert "- skill-7: Does 7." in whole
+    short = seen(KgentToolset(tools, context, max_skill_characters=200))
+    assert len(short) <= 200
+    assert "more: see list_skills" in short
+    assert seen(KgentToolset([tool for tool in tools if tool.name != "load_skill"], context)) == ""
+    (loaded,) = ask(KgentToolset(tools, context), ("load_skill", {"skill_id": "skill-3"}))
+    assert loaded.metadata["data"]["id"] == "skill-3"
+
+
 def test_is_a_function_toolset_as_durable_engines_need(toolset: KgentToolset) -> None:
     assert isinstance(toolset, FunctionToolset)
     assert toolset.id == "kgent"

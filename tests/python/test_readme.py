@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import MakeContext
 
-from kgent_tools import RunContext, build_toolsets
+from kgent_tools import build_toolsets
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
@@ -23,7 +24,9 @@ def test_example_prints_what_the_readme_says(code: str, output: str, tmp_path: P
     assert (ran.stdout, ran.stderr) == (output, "")
 
 
-def test_tool_table_is_complete(context: RunContext) -> None:
+def test_tool_table_is_complete(make_context: MakeContext, tmp_path: Path) -> None:
+    (tmp_path / "skills").mkdir()
+    context = make_context({"skills": {"roots": [str(tmp_path / "skills")]}})
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE)
     documented = {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows}
     assert documented == {tool.name: list(tool.input_schema["properties"]) for tool in build_toolsets(context)}

@@ -468,6 +468,7 @@ def test_a_call_context_grants_cancels_and_registers_nothing() -> None:
         "conversation_id",
         "deadline",
         "id",
+        "memory",
         "run_id",
         "sandbox",
         "save_artifact",

@@ -47,7 +47,9 @@ def test_runtime_deny_of_a_capability_wins(tmp_path: Path) -> None:
         assert box.policy.filesystem_write is False
         unfiltered = box.bind(EffectivePermissionPolicy.merge(context=box.context))
         assert set(unfiltered) >= {"grep_files", "list_files", "read_file", "write_file"}
-        assert set(unfiltered) - set(box.tools) == {name for name, tool in unfiltered.items() if tool.mutating}
+        assert set(unfiltered) - set(box.tools) == {
+            name for name, tool in unfiltered.items() if "filesystem_write" in tool.capabilities
+        }
 
 
 def test_sandbox_constraints_win(tmp_path: Path) -> None:
@@ -194,7 +196,14 @@ def test_minimal_run_can_write_deliverable_through_filesystem_tool(tmp_path: Pat
     target = {"path": "deliverables/report.md", "before": None, "after": {"bytes": 5}}
     assert events[1]["data"] == {"tool": "write_file", "targets": [target]}
     assert [e["seq"] for e in events] == [1, 2, 3, 4]
-    assert sorted(p.name for p in run.iterdir()) == ["archive", "artifacts", "deliverables", "events.jsonl", "logs"]
+    assert sorted(p.name for p in run.iterdir()) == [
+        "archive",
+        "artifacts",
+        "deliverables",
+        "events.jsonl",
+        "logs",
+        "skills",
+    ]
 
 
 def test_tool_rejection_writes_event_and_error_log(tmp_path: Path) -> None:

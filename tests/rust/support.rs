@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kgent_tools::config::ToolsConfig;
 use kgent_tools::context::{CallInfo, Patient, RunContext, RunOptions};
 use kgent_tools::permission::{Layers, Policy};
-use kgent_tools::registry::{ToolRegistry, ToolSnapshot};
+use kgent_tools::registry::{Services, ToolRegistry, ToolSnapshot};
 use kgent_tools::result::{Content, ToolResult};
 use kgent_tools::settle::Arguments;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -165,7 +165,7 @@ pub(crate) fn offer(context: &RunContext) -> ToolSnapshot {
     let layers =
         Layers { sandbox: run.sandbox().rules(), config: run.options().config.permission_rules(), ..Layers::default() };
     let policy = Arc::new(Policy::merge(layers, run.sandbox().mount_names()).unwrap());
-    ToolRegistry::new(context).materialize(context, &policy).unwrap()
+    ToolRegistry::new(context).materialize(context, &policy, &Services::default()).unwrap()
 }
 
 pub(crate) fn call(tools: &ToolSnapshot, context: Option<&RunContext>, tool: &str, args: Value) -> ToolResult {

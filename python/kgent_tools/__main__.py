@@ -1,0 +1,24 @@
+"""`python -m kgent_tools`, and the `kgent-tools` command."""
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command."""
+    try:
+        from kgent_tools.cli import cli
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        sys.exit("the kgent-tools command needs click: pip install 'kgent_tools[cli]'")
+    cli(prog_name="kgent-tools")
+
+
+if __name__ == "__main__":
+    # What lies in the current directory, such as an agent's workspace, must not be imported.
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+    main()

@@ -1,0 +1,1 @@
+"""Memory clients over stores that others maintain; each needs an extra of its own."""
