@@ -591,10 +591,10 @@ def test_an_async_client_that_hangs_is_cancelled(tmp_path: Path) -> None:
             return []
 
     with Box(tmp_path, {"memory": {"write_mode": "external", "timeout_s": 0.05}}, memory=Hangs()) as box:
-        for number in range(20):
+        for number in range(10):
             assert box.code("recall_memory", query=str(number)) == "memory_unavailable"
             box.ok("write_memory", content="the same client goes on")
-    assert len(ended) >= 19
+    assert len(ended) >= 9
 
 
 def test_one_slow_client_blocks_no_other_call(tmp_path: Path) -> None:
