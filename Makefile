@@ -1,7 +1,7 @@
 # demo [DIR=project]  the main job, on this repository or on another project
 # test                everything that must pass; what CI runs
 # check               the quick form, for every change
-# attack              the race tests at length: a million calls while another process exchanges names
+# attack              at length: a million calls while another process exchanges names; killed writers, altered bytes
 # bench bench-large   the release build against its goals
 # lint format dev clean
 #
@@ -81,8 +81,9 @@ format: .venv/.tools
 
 dev: .venv/.built
 
-attack:
+attack: .venv/.built
 	KGENT_ATTACK_OPERATIONS=1000000 cargo test --locked --release --test integration race
+	KGENT_LONG=1 $(bin)/python -m pytest -m slow tests/python/test_log_faults.py tests/python/test_records.py tests/python/test_audit.py
 
 bench: .venv-release/.installed
 	.venv-release/bin/python benches/bench.py

@@ -194,6 +194,7 @@ def main(root: Path) -> None:
             governed_read,
             1 / 3,
         )
+        compare_records(root, project, governed_read)
         compare(
             "write_file 4 KiB, against temporary file and os.replace",
             lambda: write({"path": "d/governed", "content": TEXT}, context),
@@ -254,6 +255,42 @@ def compare_edits(project: Path, edit: Governed) -> None:
         compare(
             f"edit_file {size}, against read, replace and os.replace", ours, python, goal, calls=calls, rounds=rounds
         )
+
+
+def compare_records(root: Path, project: Path, governed_read: Call) -> None:
+    """What records cost. A tool that changes things and one that does not differ by the appended event of the start:
+    two such appends are more than a record and its event, which are one."""
+    key = root / "audit.key"
+    key.write_bytes(os.urandom(32))
+    chained = ToolsConfig.from_dict({"records": {"audit": "chained", "audit_key_file": str(key)}})
+    appends: list[Call] = []
+    for config in (ToolsConfig(), chained):
+        context = RunContext.create(root / "runs", workspace=project, config=config)
+        registry = ToolRegistry(context)
+        for name, hint in (("reads", True), ("writes", False)):
+            definition = ToolDefinition(
+                description="", input_schema={"type": "object"}, handler=noop, annotations={"read_only_hint": hint}
+            )
+            registry.register({name: definition})
+        tools = {tool.name: tool.handler for tool in registry.materialize().definitions}
+        appends += [lambda call=tools[name], context=context: call({}, context) for name in ("reads", "writes")]
+
+    def cost(rounds: int = ROUNDS) -> tuple[float, float, float]:
+        times = [[microseconds(call, 40) for call in (*appends, governed_read)] for _ in range(rounds)]
+        reads, writes, chained_reads, chained_writes, read = (
+            statistics.median(found) for found in zip(*times, strict=True)
+        )
+        return writes - reads, chained_writes - chained_reads, read
+
+    cost(2)
+    plain, chain, read = cost()
+    for title, ours, theirs, goal in (
+        ("a record and its event (at most), against governed read_file", 2 * plain, read, 1 / 3),
+        ("an append to a chained log, against one to a plain log", chain, plain, 2.0),
+    ):
+        ratio = ours / theirs
+        verdict = "met" if ratio <= goal else "MISSED"
+        print(f"{title:<58} {ours:>9.1f} {theirs:>9.1f} {ratio:>6.2f}  {goal:5.2f}  {verdict}", flush=True)
 
 
 def compare_large_file(project: Path, read: Governed) -> None:

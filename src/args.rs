@@ -17,6 +17,7 @@ use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 use crate::error::{Code, ToolError};
+use crate::output::bound::cut_word;
 
 /// Objects and lists inside one another.
 pub const MAX_DEPTH: usize = 64;
@@ -95,15 +96,17 @@ impl<'p> Path<'p> {
 
 /// `text` on one line, cut at [`MAX_QUOTED_CHARS`].
 fn excerpt(text: &str) -> String {
-    let mut out = String::with_capacity(text.len().min(MAX_QUOTED_CHARS));
-    for c in text.chars().take(MAX_QUOTED_CHARS) {
+    let end = text.char_indices().nth(MAX_QUOTED_CHARS).map_or(text.len(), |(end, _)| end);
+    let kept = cut_word(text, end);
+    let mut out = String::with_capacity(kept.len());
+    for c in kept.chars() {
         if matches!(c, '\'' | '"') {
             out.push(c);
         } else {
             out.extend(c.escape_debug());
         }
     }
-    if text.chars().nth(MAX_QUOTED_CHARS).is_some() {
+    if end < text.len() {
         out.push('…');
     }
     out
@@ -112,7 +115,7 @@ fn excerpt(text: &str) -> String {
 /// A text that is already on one line, cut at [`MAX_QUOTED_CHARS`] too.
 fn shorten(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(MAX_QUOTED_CHARS) {
-        text.truncate(end);
+        text.truncate(cut_word(&text, end).len());
         text.push('…');
     }
     text

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::ToolError;
+use crate::output::bound::cut_word;
 
 /// The longest summary, in characters.
 pub const MAX_SUMMARY_CHARS: usize = 200;
@@ -99,13 +100,13 @@ impl ToolResult {
 /// `text` as one line of at most [`MAX_SUMMARY_CHARS`] characters; control and line-breaking characters become spaces.
 pub fn one_line(text: &str) -> String {
     let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
-    let mut out = String::with_capacity(text.len().min(4 * MAX_SUMMARY_CHARS));
-    for (count, c) in text.trim_end().chars().enumerate() {
-        if count == MAX_SUMMARY_CHARS - 1 && text.trim_end().chars().nth(MAX_SUMMARY_CHARS).is_some() {
-            out.push('…');
-            break;
-        }
-        out.push(if breaks(c) { ' ' } else { c });
+    let text = text.trim_end();
+    let mut starts = text.char_indices().map(|(start, _)| start).skip(MAX_SUMMARY_CHARS - 1);
+    let last = starts.next();
+    let kept = last.filter(|_| starts.next().is_some()).map_or(text, |last| cut_word(text, last));
+    let mut out: String = kept.chars().map(|c| if breaks(c) { ' ' } else { c }).collect();
+    if kept.len() < text.len() {
+        out.push('…');
     }
     out
 }

@@ -11,7 +11,7 @@ use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::memory::MemoryClient;
 use crate::output::artifact;
-use crate::output::bound::cut;
+use crate::output::bound::cut_word;
 use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::permission::{
     Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
@@ -426,7 +426,7 @@ impl CallContext {
         if error.code.status() == Status::Blocked {
             self.notes().permission = Some(PermissionNote {
                 action: self.0.action.to_string(),
-                resource: cut(resource, MAX_ID_BYTES).to_owned(),
+                resource: cut_word(resource, 4 * MAX_ID_BYTES).to_owned(),
                 effect: Effect::Deny.as_str(),
                 layer: Layer::Sandbox.as_str(),
                 rule: None,

@@ -80,6 +80,18 @@ pub(crate) fn cut(s: &str, max_bytes: usize) -> &str {
     s.get(..end).unwrap_or_default()
 }
 
+/// Longer beginnings of words are kept: they are known by their form.
+const MAX_WORD_BYTES: usize = 64;
+
+/// The same, but for the beginning of a word: of a secret that was cut in two, a short half is not known as one.
+pub(crate) fn cut_word(s: &str, max_bytes: usize) -> &str {
+    let kept = cut(s, max_bytes);
+    let in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let goes_on = s.get(kept.len()..).is_some_and(|rest| rest.starts_with(in_word));
+    let whole = if goes_on { kept.trim_end_matches(in_word) } else { kept };
+    if kept.len() - whole.len() > MAX_WORD_BYTES { kept } else { whole }
+}
+
 /// The longest suffix of at most `max_bytes` bytes.
 fn cut_front(s: &str, max_bytes: usize) -> &str {
     let mut start = s.len().saturating_sub(max_bytes);

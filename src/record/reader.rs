@@ -149,13 +149,15 @@ impl LogReader {
             };
             let seq = members.as_ref().and_then(|m| m.get("seq")?.as_u64()).filter(|seq| *seq <= MAX_SEQ);
             let (Some(members), Some(seq)) = (members, seq) else {
-                if line.whole {
-                    self.unreadable.push(line.at);
-                    self.unreadable.truncate(MAX_FAULTS);
-                } else {
-                    // The tail of a crash, or of a writer at work.
+                // A line that was cut off is no whole one before its last byte.
+                let cut_off = !line.whole && !is_object(line.bytes.split_last().map_or(&[], |(_, rest)| rest));
+                if cut_off {
+                    // By a crash, or it is being written.
                     self.torn += 1;
                     self.over = true;
+                } else {
+                    self.unreadable.push(line.at);
+                    self.unreadable.truncate(MAX_FAULTS);
                 }
                 continue;
             };
@@ -195,6 +197,10 @@ impl LogReader {
         self.over = true;
         Ok(None)
     }
+}
+
+fn is_object(line: &[u8]) -> bool {
+    matches!(serde_json::from_slice(line), Ok(Value::Object(_)))
 }
 
 impl Iterator for LogReader {

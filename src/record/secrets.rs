@@ -95,8 +95,8 @@ pub(super) const LONG_TOKEN: usize = 20;
 pub(super) const SIGNED_FORMS: &[(&str, &str)] = &[
     ("authorization", r#"(?i-u:authorization)[\\"']*[ \t]*[:=][ \t]*[\\"']*(?<secret>[^\r\n"']+)"#),
     ("cookie", r#"(?i-u:cookie)[\\"']*[ \t]*[:=][ \t]*[\\"']*(?<secret>[^\r\n"']+)"#),
-    ("password", r#"://[^\s/:@"']*:(?<secret>[^\s/"']+)@"#),
-    ("password", r#"://(?<secret>[^\s/:@"']{20,})@"#),
+    ("password", r#":/{1,2}[^\s/:@"']*:(?<secret>[^\s/"']+)@"#),
+    ("password", r#":/{1,2}(?<secret>[^\s/:@"']{20,})@"#),
     (
         "secret",
         r#"(?i-u:WORDS)(?:[-_A-Z][A-Za-z0-9_-]{0,24})?[\\"']*[ \t]*[:=]>?[ \t]*(?<secret>\\?"[^"]*"?|'[^']*'?|[^\s"'&;]+)"#,

@@ -68,8 +68,11 @@ impl ToolSnapshot {
     ) -> Result<Settled, KgentError> {
         let tool = self.known.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.offered.iter().filter_map(ToolDefinition::name).collect();
-            ToolError::new(Code::UnknownTool, format!("there is no tool `{}`", crate::output::bound::cut(name, 64)))
-                .hint(format!("The tools are: {}.", names.join(", ")))
+            ToolError::new(
+                Code::UnknownTool,
+                format!("there is no tool `{}`", crate::output::bound::cut_word(name, 64)),
+            )
+            .hint(format!("The tools are: {}.", names.join(", ")))
         });
         settle::settle(name, tool, args, context.unwrap_or(&self.context), host)
     }

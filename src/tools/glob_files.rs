@@ -110,7 +110,7 @@ impl BuiltIn for GlobFiles {
         if !left_out.is_empty() {
             notices.push(format!("[{left_out}]"));
         }
-        let summary = format!("found {total} files for `{}`", crate::output::bound::cut(&args.pattern, 60));
+        let summary = format!("found {total} files for `{}`", crate::output::bound::cut_word(&args.pattern, 60));
         let data = GlobData { paths, total, truncated, skipped };
         let content = vec![Content::text(text)];
         Ok(Output { summary, data: Some(Data::new(data)), content, notices, truncated, ..Output::default() })

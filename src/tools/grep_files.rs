@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{BuiltIn, only};
 use crate::context::CallContext;
 use crate::error::{Code, ToolError};
-use crate::output::bound::cut;
+use crate::output::bound::{cut, cut_word};
 use crate::output::glob::Globs;
 use crate::permission::Capability;
 use crate::registry::Output;
@@ -582,7 +582,7 @@ fn present(walked: Walked<FileHits>, args: &Args, options: &Options, call: &Call
         notices.push(format!("[{left_out}]"));
     }
     let at_least = if more { "at least " } else { "" };
-    let summary = format!("searched for `{}`: {at_least}{count} matches in {files} files", cut(&args.pattern, 60));
+    let summary = format!("searched for `{}`: {at_least}{count} matches in {files} files", cut_word(&args.pattern, 60));
     call.notes().bytes_in = walked.bytes;
     let files = if options.mode == Mode::Files { FilesData::Names(names) } else { FilesData::Number(files) };
     let data = GrepData { matches, count, files, truncated, skipped: walked.skipped };

@@ -270,7 +270,7 @@ def writer(box: Box, who: str, pipe: int) -> None:
         call = box.context.for_call(call_id=name)
         args = {"path": f"w/{who[:1]}", "content": "x" * (10, 500, 30_000)[n % 3]}
         if n % 4 == 3:
-            result = box.tools["read_file"].handler({"path": f"nope{'x' * (n % 7 * 300)}"}, call)
+            result = box.tools["read_file"].handler({"path": "nope", "x": ["y" * 500] * 30}, call)
         else:
             result = box.tools["write_file"].handler(args, call)
         assert result.error is None or result.error.code != "log_unavailable"
