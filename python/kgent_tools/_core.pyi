@@ -1,7 +1,7 @@
 """The compiled core. Every blocking call releases the GIL; every object is frozen and may be shared by threads."""
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -326,7 +326,10 @@ class RunContext:
     def cancel(self, call_id: str | None = None) -> None:
         """Stops what is in flight, or just that call; later calls run."""
     def redact(self, value: Any) -> Any:
-        """A copy of a JSON value without secrets, for places that others read: metadata, a span, a log of the host's."""
+        """A copy of a JSON value without secrets, for places that others read: metadata, a span, a log of the host's.
+
+        Each text is looked at by itself: of a key of many lines in as many texts only the first is known.
+        """
     def records(self) -> LogReader:
         """Reads the records in `logs/tools.jsonl`, oldest first."""
     def events(self) -> LogReader:
@@ -348,7 +351,8 @@ class LogReader:
     @property
     def faults(self) -> list[_Json]:
         """What was found damaged so far, at most a hundred places: `kind` (`broken`, `missing`, `reordered`), the `seq`
-        that was expected, and the byte `at` which the line begins."""
+        that was expected, and the byte `at` which the line begins.
+        """
 
 def verify_run(run: _Path, *, audit_key_file: _Path | None = None) -> _Json:
     """Checks the logs in the folder of a run, line by line, and writes nothing.

@@ -144,7 +144,9 @@ def test_everything_else_that_a_caller_or_a_tool_says(box: Box, kind: str) -> No
 
     registry = ToolRegistry(box.context)
     handlers = {f.__name__: f for f in (raising, failing, answering, touching, storing)}
-    if secret.startswith(("https", "--", "Authorization", "Set-", "PASSWORD", "Server", "{", "Basic", "-----")):
+    if secret.startswith(
+        ("https", "--", "Authorization", "Set-", "PASSWORD", "Server", "{", "Basic", "-----", "1234567890")
+    ):
         del handlers["storing"]  # its form is lost with the signs that no artifact's name may have
     registry.register(
         {
@@ -176,7 +178,8 @@ def test_the_metadata_that_a_framework_keeps(box: Box, kind: str) -> None:
     calls = [
         ToolCallPart("read_file", {"path": "holds-it"}),
         ToolCallPart("write_file", {"path": "holds-it", "content": f"before\n{secret} and\n"}),
-        ToolCallPart("grep_files", {"pattern": "."}),
+        # A key of many lines is known by its first: of a search, each row stands for itself.
+        ToolCallPart("grep_files", {"pattern": "." if "\n" not in secret else "before"}),
         ToolCallPart("read_file", {"path": f"x/{secret}"}),
     ]
 
