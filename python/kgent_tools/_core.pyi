@@ -325,8 +325,8 @@ class RunContext:
         """What the call with this id was last refused for in this process, for `grant`."""
     def cancel(self, call_id: str | None = None) -> None:
         """Stops what is in flight, or just that call; later calls run."""
-    def redact(self, value: Any) -> Any:
-        """A copy of a JSON value without secrets, for places that others read: metadata, a span, a log of the host's.
+    def redact(self, value: _Json) -> _Json:
+        """A copy of a JSON object without secrets, for places that others read: metadata, a span, a log of the host's.
 
         Each text is looked at by itself: of a key of many lines in as many texts only the first is known.
         """
@@ -350,8 +350,10 @@ class LogReader:
         """Lines that a crash cut off, so far."""
     @property
     def faults(self) -> list[_Json]:
-        """What was found damaged so far, at most a hundred places: `kind` (`broken`, `missing`, `reordered`), the `seq`
-        that was expected, and the byte `at` which the line begins.
+        """What was found damaged so far, at most a hundred places.
+
+        Each has its `kind` (`broken`, `missing`, `reordered`), the `seq` that was expected, and the byte `at` which the
+        line begins.
         """
 
 def verify_run(run: _Path, *, audit_key_file: _Path | None = None) -> _Json:

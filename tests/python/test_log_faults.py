@@ -167,7 +167,11 @@ def test_calls_of_many_threads_find_their_room(tmp_path: Path, mounted: Callable
     place = mounted("tmpfs", "-o", "size=16m", "none")
     count = 32
     with Box(tmp_path, runs=str(place / "runs")) as box:
-        barrier = threading.Barrier(count, action=lambda: fill(place, 0))
+
+        def fill_up() -> None:
+            fill(place, 0)
+
+        barrier = threading.Barrier(count, action=fill_up)
 
         def waiting(args: Any, context: Any) -> ToolResult:
             barrier.wait(20)
