@@ -20,6 +20,7 @@ __all__ = [
     "FileContent",
     "Grant",
     "KgentError",
+    "LogReader",
     "MemoryReview",
     "PermissionResult",
     "PermissionRule",
@@ -40,6 +41,7 @@ __all__ = [
     "__version__",
     "build_toolsets",
     "resolve_sandbox_path",
+    "verify_run",
 ]
 
 __version__: str
