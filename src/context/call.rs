@@ -11,7 +11,7 @@ use crate::config::Limits;
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::memory::MemoryClient;
 use crate::output::artifact;
-use crate::output::bound::cut_word;
+use crate::output::bound::{cut, cut_word};
 use crate::permission::grant::{ApprovalRequest, Ask, Grant};
 use crate::permission::{
     Capability, Decision, EXTERNAL_DIRECTORY, Effect, Layer, Policy, READ_SECRET, Resource, is_secret,
@@ -438,20 +438,19 @@ impl CallContext {
     pub(crate) fn memory_door(&self, action: &str, scope: &str) -> Result<(), ToolError> {
         self.require_open()?;
         self.checkpoint()?;
-        let scope = cut(scope, MAX_ID_BYTES);
         let decision = self.policy()?.decide(action, &[], &Resource::text(scope));
         if decision.allowed() {
             return Ok(());
         }
+        let scope = cut_word(scope, MAX_ID_BYTES);
         self.note(action, scope, &decision);
         Err(decision.refusal(action, scope))
     }
 
     /// What the policy says of a call that names no path: the resource is other text, such as the tool itself.
     pub(crate) fn authorise_text(&self, resource: &str, capability: Option<Capability>) -> Result<(), ToolError> {
-        let resource = cut(resource, MAX_ID_BYTES);
         let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(resource));
-        self.take(&self.0.action, resource, &decision)
+        self.take(&self.0.action, cut_word(resource, MAX_ID_BYTES), &decision)
     }
 
     fn policy(&self) -> Result<&Arc<Policy>, ToolError> {
