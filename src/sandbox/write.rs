@@ -70,6 +70,13 @@ impl<'a> Temp<'a> {
         Component::of(&self.name)
     }
 
+    /// Which object is under the name, held open.
+    fn hold(&self) -> rustix::io::Result<((u64, u64), OwnedFd)> {
+        let fd = self.dir.open(self.component()?, OFlags::PATH, Mode::empty())?;
+        let stat = fs::fstat(&fd)?;
+        Ok(((stat.st_dev, stat.st_ino), fd))
+    }
+
     /// Which object is under the name.
     fn identity(&self) -> rustix::io::Result<(u64, u64)> {
         self.dir.look(self.component()?).map(|look| look.identity)
@@ -156,7 +163,7 @@ impl Targets<'_> {
         };
         let Some(bytes) = step.content else {
             let temp = Temp::reserve(&target.dir).map_err(failed("removing"))?;
-            return Ok(Staged { target, temp, written: None, decided_on: step.decided_on });
+            return Ok(Staged { target, temp, written: None, file: None, decided_on: step.decided_on });
         };
         let model = match step.like {
             Some(like) => self.get(like)?,
@@ -185,7 +192,7 @@ impl Targets<'_> {
             let _ = fs::fadvise(&fd, 0, None, Advice::DontNeed);
         }
         let written = fs::fstat(&fd).map_err(failed("writing"))?;
-        Ok(Staged { target, temp, written: Some(written), decided_on: step.decided_on })
+        Ok(Staged { target, temp, written: Some(written), file: Some(fd), decided_on: step.decided_on })
     }
 }
 
@@ -195,6 +202,9 @@ struct Staged<'t> {
     temp: Temp<'t>,
     /// The new file; `None` where the step removes.
     written: Option<Stat>,
+    /// Held open, so that no other file gets its number.
+    #[expect(dead_code, reason = "held")]
+    file: Option<OwnedFd>,
     decided_on: Option<&'t [u8]>,
 }
 
@@ -342,7 +352,9 @@ impl Staged<'_> {
 
     /// Exchanges the new file for the old one. Where someone else has replaced the new one, theirs stays.
     fn exchange_back(&mut self) -> rustix::io::Result<()> {
-        let (mut inside, mut expected) = (self.temp.identity()?, None);
+        // Each file that is met is held open meanwhile, so that no other gets its number.
+        let (mut inside, mut held) = self.temp.hold()?;
+        let mut expected = None;
         for turn in 0..MAX_TURNS {
             match self.target.dir.rename(self.temp.component()?, self.name()?, RenameFlags::EXCHANGE) {
                 Ok(()) => {}
@@ -358,12 +370,16 @@ impl Staged<'_> {
                 }
                 Err(errno) => return Err(errno),
             }
-            let came = self.temp.identity()?;
-            let as_expected = expected.map_or_else(|| self.ours(came), |expected| came == expected);
+            let (came, next) = self.temp.hold()?;
+            let as_expected = match &expected {
+                None => self.ours(came),
+                Some((expected, _)) => came == *expected,
+            };
             if as_expected {
                 return if turn == 0 { Ok(()) } else { Err(Errno::BUSY) };
             }
-            (expected, inside) = (Some(inside), came);
+            expected = Some((inside, held));
+            (inside, held) = (came, next);
         }
         Err(Errno::BUSY)
     }

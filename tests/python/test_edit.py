@@ -405,9 +405,9 @@ def test_an_editor_and_two_runs_lose_no_update(tmp_path: Path) -> None:
                     seen = tools["read_file"]({"path": path}, context).data
                     assert seen is not None
                     content = seen["content"]
-                    new = f"{content.rstrip()} ours\n" if n % 2 else f"{int(content) + 1}\n"
+                    new = f"{content}ours\n" if n % 2 else f"{int(content) + 1}\n"
                     if n % 2 and "ours" in content:
-                        new = content.replace(" ours", "", 1)
+                        new = content.replace("ours\n", "", 1)
                     edits = [{"old_text": content, "new_text": new}]
                     result = tools["edit_file"]({"path": path, "edits": edits, "expected_hash": seen["hash"]}, context)
                     results[f"{path} {code(result) or 'ok'}"] += 1
