@@ -235,16 +235,16 @@ def compare_edits(project: Path, edit: Governed) -> None:
             SLOW_ROUNDS,
         ),
     ):
-        mine, theirs = project / "d" / "edited", project / "d" / "python-edited"
+        mine, theirs = project / "d" / f"edited-{goal}", project / "d" / f"python-{goal}"
         for path in (mine, theirs):
             path.write_text(content, encoding="utf-8")
         words = content.split("\n")[len(content.split("\n")) // 2].split(" ", 1)[0]
         turn = [words + " the quick", words + " THE QUICK"]
 
-        def ours(turn: list[str] = turn) -> None:
+        def ours(turn: list[str] = turn, path: str = f"d/{mine.name}") -> None:
             turn.reverse()
             edits = [{"old_text": turn[1], "new_text": turn[0]}]
-            assert edit({"path": "d/edited", "edits": edits}).ok
+            assert edit({"path": path, "edits": edits}).ok
 
         back = list(turn)
 
