@@ -510,7 +510,12 @@ mod random {
                 (old, new)
             });
         let pairs = prop_oneof![4 => edited, 1 => (file(), file())];
-        let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(Config {
+            cases,
+            max_global_rejects: 8 * cases,
+            failure_persistence: None,
+            ..Config::default()
+        });
         let test = runner.run(
             &(pairs, prop::sample::select(vec!["\n", "\r\n"]), any::<bool>()),
             |((old, new), end, ended)| {
