@@ -40,7 +40,7 @@ CALLS: dict[str, list[dict[str, Any]]] = {
     "glob_files": [{"pattern": "*", "path": "{path}"}, {"pattern": "**/*", "path": "{folder}"}],
     "grep_files": [{"pattern": "CANARY", "path": "{path}"}, {"pattern": "CANARY", "path": "{folder}", "ignored": True}],
 }
-NO_PATHS: set[str] = set()
+NO_PATHS = {"recall_memory", "write_memory"}
 
 Way = Callable[[Box], str]
 
