@@ -2,6 +2,7 @@
 # test                everything that must pass; what CI runs
 # check               the quick form, for every change
 # attack              at length: a million calls while another process exchanges names; killed writers, altered bytes
+# loom                every interleaving of the scope store's threads, up to a bound
 # bench bench-large   the release build against its goals
 # lint format dev clean
 #
@@ -9,7 +10,7 @@
 # .venv-release (what `pip install .` makes, for bench), build and target; `make clean` removes all of it.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-wheel test-python check attack lint lint-rust lint-python format dev bench bench-large clean
+.PHONY: demo test test-wheel test-python check attack loom lint lint-rust lint-python format dev bench bench-large clean
 
 DIR ?= .
 
@@ -84,6 +85,10 @@ dev: .venv/.built
 attack: .venv/.built
 	KGENT_ATTACK_OPERATIONS=1000000 cargo test --locked --release --test integration race
 	KGENT_LONG=1 $(bin)/python -m pytest -m slow tests/python/test_log_faults.py tests/python/test_records.py tests/python/test_audit.py
+
+# All crates are compiled anew for it, in a folder of their own.
+loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --locked --test loom
 
 bench: .venv-release/.installed
 	.venv-release/bin/python benches/bench.py

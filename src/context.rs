@@ -28,7 +28,7 @@ use crate::record::jsonl::{Journal, Keeping, Sink};
 use crate::record::reader::LogReader;
 use crate::record::redact::Redactor;
 use crate::registry::Services;
-use crate::registry::scope::Scope;
+use crate::registry::scope::Location;
 use crate::sandbox::host::{self, RunFolder};
 use crate::sandbox::{Constraints, MountSpec, Sandbox};
 use crate::settle;
@@ -55,6 +55,14 @@ pub type Interrupt = Box<dyn Any + Send>;
 pub trait Host: Send + Sync {
     /// Asked at least every 50 ms on the calling thread while a tool works.
     fn interrupted(&self) -> Option<Interrupt>;
+
+    /// Told, on any thread, that the call was cancelled.
+    fn cancelled(&self) {}
+
+    /// How many calls this one is made inside of, where that cannot be seen on this thread.
+    fn depth(&self) -> u32 {
+        0
+    }
 }
 
 /// A host that never interrupts.
@@ -129,7 +137,7 @@ pub struct Run {
     process: PerProcess<Process>,
     closed: AtomicBool,
     /// The tools registered in this run, the built-ins first.
-    pub(crate) location: Arc<Scope>,
+    pub(crate) location: Arc<Location>,
     /// The skills that the configuration names, once they were looked for.
     skills: ArcSwapOption<SkillRegistry>,
     /// The client that the configuration names, once it was made.
@@ -150,10 +158,16 @@ struct Process {
 }
 
 /// A call under way: what the caller said of it, and the flag that stops it.
-#[derive(Debug)]
 struct UnderWay {
     info: Arc<CallInfo>,
     cancelled: Arc<AtomicBool>,
+    host: Arc<dyn Host>,
+}
+
+impl std::fmt::Debug for UnderWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UnderWay").field("info", &self.info).finish_non_exhaustive()
+    }
 }
 
 /// The host's handle on a run. Clones share the run.
@@ -173,12 +187,14 @@ impl RunContext {
             None => new_id()?,
         };
         check(&options)?;
+        let last_change = host::last_change(runs);
         let missing: Vec<&Path> = runs.ancestors().take_while(|p| !host::exists(p)).collect();
         let folder = RunFolder::create(runs, &id, options.workspace.is_none());
         let made = folder.and_then(|folder| {
             let context = Self::assemble(runs, &id, folder, options);
             match context {
                 Ok((context, _)) => {
+                    context.run.sweep(last_change);
                     let data = serde_json::json!({"audit": context.run.audit()});
                     context.run.announce(EventType::RunCreated, &data).map_err(|e| host_error(&e))?;
                     Ok(context)
@@ -257,7 +273,7 @@ impl RunContext {
             journal,
             process: PerProcess::new(),
             closed: AtomicBool::new(false),
-            location: Scope::with_builtin()?,
+            location: Location::with_builtin(),
             skills: ArcSwapOption::empty(),
             memory: ArcSwapOption::empty(),
         };
@@ -286,11 +302,16 @@ impl RunContext {
     pub fn cancel(&self, call_id: Option<&str>) {
         let Ok(process) = self.run.process() else { return };
         let call_id = call_id.map(|id| cut(id, MAX_ID_BYTES));
+        let mut told = Vec::new();
         for call in lock(&process.1.calls).values() {
             let own = !self.one_call || Arc::ptr_eq(&call.info, &self.info);
             if own && (call_id.is_none() || call_id == call.info.call_id.as_deref()) {
                 call.cancelled.store(true, Ordering::Relaxed);
+                told.push(Arc::clone(&call.host));
             }
+        }
+        for host in told {
+            host.cancelled();
         }
     }
 
@@ -329,7 +350,7 @@ impl RunContext {
         found.map(|(_, request)| request.clone())
     }
 
-    /// Writes `run.closed` and lets go of the log files. A second time it does nothing.
+    /// Writes `run.closed` and lets go of the log files and of the registrations. A second time it does nothing.
     pub fn close(&self) -> Result<(), KgentError> {
         if self.run.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -338,6 +359,7 @@ impl RunContext {
         let closed = |ends: &Value| event(&owner, &now(), EventType::RunClosed, &serde_json::json!({"logs": ends}));
         let announced = self.run.journal.finish(closed);
         self.run.journal.close();
+        self.run.location.close();
         announced.map_err(|e| host_error(&e))
     }
 }
@@ -495,6 +517,15 @@ impl Run {
             settle::interrupted(self, started, recorded.get(id)).map_err(|e| host_error(&e))?;
         }
         Ok(())
+    }
+
+    /// Removes what lies in the runs directory longer than artifacts are kept.
+    fn sweep(&self, last_change: Option<i64>) {
+        let kept = i64::try_from(self.limits().artifact_retention_days).unwrap_or(i64::MAX);
+        let now = jiff::Timestamp::now().as_second();
+        if let Some(last) = last_change {
+            host::sweep(&self.runs, last, now, now.saturating_sub(kept.saturating_mul(24 * 60 * 60)));
+        }
     }
 
     fn process(&self) -> Result<Arc<(i32, Process)>, ToolError> {

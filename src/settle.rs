@@ -1,6 +1,7 @@
 //! Settle: from a call to a result. Every call of every tool goes through here, in this order, and leaves one record.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,13 +12,14 @@ use crate::args;
 use crate::context::{CallContext, CallInfo, Host, Interrupt, Run, RunContext};
 use crate::error::{Code, KgentError, Status, ToolError};
 use crate::output::bound;
+use crate::permission::Effect;
 use crate::permission::grant::{self, ApprovalRequest, TargetState};
 use crate::record::call_record::{CallRecord, ShownPermission, now};
 use crate::record::event::{self, EventType, Owner};
 use crate::record::jsonl::{MAX_LINE_BYTES, Sink};
 use crate::record::started::{Outcome, Planned, outcome};
 use crate::registry::snapshot::check_mounts;
-use crate::registry::{Output, ToolDefinition};
+use crate::registry::{Output, Step, ToolDefinition};
 use crate::result::{Content, ToolResult, one_line};
 use crate::sandbox::{Access, Gate, SandboxPath};
 
@@ -29,8 +31,11 @@ const COARSE_TIMES: i128 = 50_000_000;
 const MAX_TARGETS_BYTES: usize = 24 * 1024;
 /// What a log puts before and after the body of a line, at most, in bytes.
 const LINE_ROOM: usize = 512;
+/// The largest file that a model is given, in bytes.
+const MAX_INLINE_MEDIA_BYTES: usize = 5 << 20;
 
 thread_local! {
+    /// How many calls are executing on this thread, one inside the other.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -52,10 +57,29 @@ pub struct Settled {
     pub interrupt: Option<Interrupt>,
 }
 
+/// How far a call has come.
+#[derive(Debug)]
+pub enum Begun {
+    /// It is settled.
+    Settled(Settled),
+    /// It waits for what its tool gave to be awaited.
+    Pending(Pending),
+}
+
+/// The second half of a call, to be finished with what was awaited. One that is dropped is recorded as cancelled.
+#[derive(Debug)]
+pub struct Pending {
+    call: CallContext,
+    facts: Facts<'static>,
+    awaited: Option<Box<dyn Any + Send>>,
+    finished: bool,
+}
+
 /// Calls the tool that was looked up. Expected failures are results.
 ///
 /// # Errors
-/// [`KgentError`] for what the host must mend: a tool that is not bound, other mounts than the policy's, a closed run.
+/// [`KgentError`] for what the host must mend: a tool that is not bound, or bound in another run, other mounts than the
+/// policy's, a closed run.
 pub fn settle(
     name: &str,
     tool: Result<&ToolDefinition, ToolError>,
@@ -63,33 +87,114 @@ pub fn settle(
     context: &RunContext,
     host: Arc<dyn Host>,
 ) -> Result<Settled, KgentError> {
+    Ok(match start(name, tool, args, context, host)? {
+        Begun::Settled(settled) => settled,
+        Begun::Pending(pending) => pending.finish(Err(internal().cause("nobody awaited the tool"))),
+    })
+}
+
+/// The same, as far as it goes without awaiting anything.
+///
+/// # Errors
+/// As for [`settle`].
+pub fn start(
+    name: &str,
+    tool: Result<&ToolDefinition, ToolError>,
+    args: Arguments,
+    context: &RunContext,
+    host: Arc<dyn Host>,
+) -> Result<Begun, KgentError> {
     let binding = tool.as_ref().ok().map(|tool| {
         tool.binding().ok_or_else(|| KgentError::Registration(format!("tool `{name}` is not bound to a policy")))
     });
     let binding = binding.transpose()?;
     if let Some(binding) = binding {
         check_mounts(context, &binding.policy)?;
+        if binding.live.as_ref().is_some_and(|live| !live.view.is_of(context)) {
+            return Err(KgentError::Registration(format!(
+                "tool `{name}` was materialized for another run than `{}`",
+                context.run().id()
+            )));
+        }
     }
     if context.run().is_closed() {
         return Err(KgentError::Run(format!("run `{}` is closed", context.run().id())));
     }
-    let started_at = now();
     let action = tool.as_ref().ok().and_then(|tool| tool.action()).unwrap_or(name);
-    let call = CallContext::begin(context, binding, name, action, host)?;
-    let mut facts = Facts { name, scope: binding.map_or("none", |b| b.scope), ..Facts::default() };
-    let mutating = tool.as_ref().is_ok_and(|tool| tool.mutating());
-    let outcome = rooms(tool, args, &call, &mut facts);
+    let provider = binding.and_then(|binding| binding.provider.clone());
+    // What the host did not register itself asks, unless a rule says otherwise.
+    let unspoken = if provider.is_some() { Effect::Ask } else { Effect::Allow };
+    let depth = Depth::next(&*host);
+    let mut facts = Facts {
+        name: name.into(),
+        scope: binding.map_or("none", |b| b.scope),
+        provider,
+        started_at: now(),
+        mutating: tool.as_ref().is_ok_and(|tool| tool.mutating()),
+        ..Facts::default()
+    };
+    let call = CallContext::begin(context, binding, name, (action, unspoken), host, depth)?;
+    let outcome = match rooms(tool, args, &call, &mut facts) {
+        Ok(Step::Done(output)) => Ok(output),
+        Ok(Step::Await(awaited)) => {
+            let facts = Facts { name: facts.name.into_owned().into(), ..facts };
+            return Ok(Begun::Pending(Pending { call, facts, awaited: Some(awaited), finished: false }));
+        }
+        Err(error) => Err(error),
+    };
+    Ok(Begun::Settled(finish(outcome, &call, &facts)))
+}
+
+impl Pending {
+    /// The call.
+    pub fn call(&self) -> &CallContext {
+        &self.call
+    }
+
+    /// What is to be awaited; taken once.
+    pub fn take_awaited(&mut self) -> Option<Box<dyn Any + Send>> {
+        self.awaited.take()
+    }
+
+    /// Settle's last rooms, with what came of it.
+    pub fn finish(mut self, outcome: Result<Output, ToolError>) -> Settled {
+        self.finished = true;
+        finish(outcome, &self.call, &self.facts)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.finished {
+            let dropped = ToolError::new(Code::Cancelled, "the call was dropped before it ended");
+            finish(Err(dropped), &self.call, &self.facts);
+        }
+    }
+}
+
+/// 7 encode: a declared output schema was checked by the executor, on its own value. Then 8 and 9.
+fn finish(outcome: Result<Output, ToolError>, call: &CallContext, facts: &Facts<'_>) -> Settled {
+    let outcome = outcome.map_err(|error| match &facts.approval {
+        Some(approval) => approval.complete(error, call),
+        None => error,
+    });
+    let outcome = outcome.and_then(|output| bounded(output, call));
     call.end();
-    Ok(record(outcome, &call, &facts, &started_at, mutating))
+    record(outcome, call, facts)
 }
 
 /// What the record needs of a call's way through the rooms.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Facts<'a> {
-    name: &'a str,
+    name: Cow<'a, str>,
     scope: &'static str,
+    provider: Option<Arc<str>>,
+    started_at: String,
+    mutating: bool,
     args: String,
     repairs: Vec<String>,
+    /// What the host would be asked, where it may have to be.
+    approval: Option<Approval>,
 }
 
 fn rooms(
@@ -97,7 +202,7 @@ fn rooms(
     args: Arguments,
     call: &CallContext,
     facts: &mut Facts<'_>,
-) -> Result<ToolResult, ToolError> {
+) -> Result<Step, ToolError> {
     let run = &call.call().run;
     let content_args = tool.as_ref().map_or(&[][..], |tool| tool.definition().content_args);
     let args = match args {
@@ -118,18 +223,18 @@ fn rooms(
     }
     // 1 look up
     let tool = tool?;
-    if tool.binding().and_then(|b| b.live.as_ref()).is_some_and(|live| !live.holds(facts.name)) {
+    if tool.binding().and_then(|b| b.live.as_ref()).is_some_and(|live| !live.holds(&facts.name)) {
         return Err(ToolError::new(
             Code::StaleTool,
             format!("the tool `{}` was closed or replaced since it was offered", facts.name),
         )
         .hint("Look at the tools that are offered now."));
     }
-    let depth = Depth::enter()?;
+    let depth = Depth::enter(call.depth())?;
     // 2 decode
     let args = args?;
     let asked = call.may_ask().then(|| args.clone());
-    let prepared = tool.definition().executor.prepare(args)?;
+    let prepared = tool.definition().executor.prepare(args, call)?;
     facts.repairs = prepared.repairs;
     // 3 authorise: the requested names, before any system call on them
     run.sandbox.verify()?;
@@ -140,13 +245,16 @@ fn rooms(
         paths.push(path);
     }
     if prepared.targets.is_empty() {
-        call.authorise_text(prepared.resource.as_deref().unwrap_or(facts.name), tool.capability())?;
+        call.authorise_text(prepared.resource.as_deref().unwrap_or(&facts.name), tool.capability())?;
     }
     let approval = asked.map(|args| {
         let accesses = prepared.targets.iter().map(|(_, access)| *access);
-        Approval { tool, args, targets: paths.iter().cloned().zip(accesses).collect() }
+        Approval { tool: tool.clone(), args, targets: paths.iter().cloned().zip(accesses).collect() }
     });
-    approval.as_ref().map_or(Ok(()), |approval| approval.settle(call))?;
+    if let Some(approval) = approval {
+        approval.settle(call)?;
+        facts.approval = Some(approval);
+    }
     // 4 open: the doors of `call` resolve beneath the mount and authorise the real name of what they open
     // 5 begin
     if tool.mutating() && !tool.definition().announces {
@@ -155,25 +263,20 @@ fn rooms(
     // 6 execute
     call.checkpoint()?;
     let execute = prepared.execute;
-    let output = catch_unwind(AssertUnwindSafe(|| execute(paths, call))).unwrap_or_else(|panic| Err(panicked(&panic)));
-    let output = output.map_err(|error| match &approval {
-        Some(approval) => approval.complete(error, call),
-        None => error,
-    })?;
+    let step = catch_unwind(AssertUnwindSafe(|| execute(paths, call))).unwrap_or_else(|panic| Err(panicked(&panic)));
     drop(depth);
-    // 7 encode: a declared output schema was checked by the executor, on its own value
-    // 8 bound
-    Ok(bounded(output, call))
+    step
 }
 
 /// A call as the host would approve it: what it asks for by now, and what the names that it was sent lead to.
-struct Approval<'a> {
-    tool: &'a ToolDefinition,
+#[derive(Debug)]
+struct Approval {
+    tool: ToolDefinition,
     args: Value,
     targets: Vec<(SandboxPath, Access)>,
 }
 
-impl Approval<'_> {
+impl Approval {
     /// Goes on where nothing is asked, or the host has approved it; else the host must be asked.
     fn settle(&self, call: &CallContext) -> Result<(), ToolError> {
         let grant = call.info().grant.as_ref();
@@ -285,8 +388,23 @@ pub fn internal() -> ToolError {
     ToolError::new(Code::Internal, "the tool failed for a reason of its own").hint("Try another way, or tell the user.")
 }
 
-/// Cuts what the model sees; the whole goes to an artifact.
-fn bounded(output: Output, call: &CallContext) -> ToolResult {
+/// 8 bound: cuts what the model sees; the whole goes to an artifact.
+fn bounded(output: Output, call: &CallContext) -> Result<ToolResult, ToolError> {
+    for part in &output.content {
+        let Content::File { media_type, data } = part else { continue };
+        if data.len() > MAX_INLINE_MEDIA_BYTES {
+            return Err(ToolError::new(
+                Code::TooLarge,
+                format!(
+                    "the tool gave a {} of {} bytes; a file for the model is at most {MAX_INLINE_MEDIA_BYTES} bytes",
+                    one_line(media_type),
+                    data.len()
+                ),
+            )
+            .hint("Ask for a smaller or a scaled version.")
+            .details(json!({"done": true, "bytes": data.len()})));
+        }
+    }
     let limits = call.limits();
     let (max_lines, max_bytes) = (limits.max_output_lines, limits.max_output_bytes);
     let mut content = output.content;
@@ -330,28 +448,22 @@ fn bounded(output: Output, call: &CallContext) -> ToolResult {
     let mut notes = call.notes();
     notes.truncated |= truncated;
     let artifacts = output.artifacts.into_iter().chain(notes.artifacts.iter().cloned()).collect();
-    ToolResult {
+    Ok(ToolResult {
         ok: true,
         summary: one_line(&call.call().run.redactor.text(&output.summary)),
         data: output.data,
         artifacts,
         error: None,
         content,
-    }
+    })
 }
 
 /// 9 record: one line for the call, its events, an error line if it failed; what cannot be recorded is not told.
-fn record(
-    outcome: Result<ToolResult, ToolError>,
-    call: &CallContext,
-    facts: &Facts<'_>,
-    started_at: &str,
-    mutating: bool,
-) -> Settled {
+fn record(outcome: Result<ToolResult, ToolError>, call: &CallContext, facts: &Facts<'_>) -> Settled {
     let inner = call.call();
     let run = &inner.run;
     let result = outcome.unwrap_or_else(|error| ToolResult::failure(run.redactor.error(error)));
-    let tool = run.redactor.text(facts.name);
+    let tool = run.redactor.text(&facts.name);
     let tool = bound::cut(&tool, 64);
     let status = result.error.as_ref().map_or(Status::Completed, |error| error.code.status());
     let mut notes = call.notes();
@@ -372,8 +484,9 @@ fn record(
         info: &inner.info,
         tool,
         scope: facts.scope,
+        provider: facts.provider.as_deref(),
         status,
-        started_at,
+        started_at: &facts.started_at,
         duration_us,
         summary: &result.summary,
         args: &facts.args,
@@ -411,7 +524,7 @@ fn record(
     let appended = if begun { run.journal.end(&lines) } else { run.journal.append(&lines) };
     let result = match appended {
         Ok(()) => result,
-        Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && mutating}))),
+        Err(error) => ToolResult::failure(error.details(json!({"done": result.ok && facts.mutating}))),
     };
     Settled { result, interrupt }
 }
@@ -448,6 +561,7 @@ pub(crate) fn interrupted(run: &Run, started: &Value, recorded: Option<&Value>) 
         info: &info,
         tool,
         scope: "none",
+        provider: None,
         status: Status::Interrupted,
         started_at: &began,
         duration_us: 0,
@@ -522,23 +636,25 @@ struct TargetData {
     outcome: Outcome,
 }
 
-/// One level of settle inside settle, on this thread.
-struct Depth;
+/// One level of settle inside settle, on this thread; the level before it comes back when it ends.
+struct Depth(u32);
 
 impl Depth {
-    fn enter() -> Result<Self, ToolError> {
-        DEPTH.with(|depth| {
-            if depth.get() >= MAX_DEPTH {
-                return Err(ToolError::new(Code::Failed, format!("calls are nested more than {MAX_DEPTH} deep")));
-            }
-            depth.set(depth.get() + 1);
-            Ok(Self)
-        })
+    /// The level of a call that begins here.
+    fn next(host: &dyn Host) -> u32 {
+        DEPTH.get().max(host.depth()) + 1
+    }
+
+    fn enter(level: u32) -> Result<Self, ToolError> {
+        if level > MAX_DEPTH {
+            return Err(ToolError::new(Code::Failed, format!("calls are nested more than {MAX_DEPTH} deep")));
+        }
+        Ok(Self(DEPTH.replace(level)))
     }
 }
 
 impl Drop for Depth {
     fn drop(&mut self) {
-        DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
+        DEPTH.set(self.0);
     }
 }

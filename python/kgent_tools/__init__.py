@@ -21,6 +21,7 @@ from kgent_tools._core import (
     SkillRegistry,
     TextContent,
     ToolDefinition,
+    ToolRegistrar,
     ToolRegistry,
     ToolResult,
     ToolsConfig,
@@ -31,7 +32,7 @@ from kgent_tools._core import (
     verify_run,
 )
 from kgent_tools.memory import MemoryClient, MemoryItem, MemoryWriteResult, NoopMemoryClient
-from kgent_tools.tool import ToolFailure
+from kgent_tools.tool import ToolFailure, tool
 
 __all__ = [
     "CallContext",
@@ -59,6 +60,7 @@ __all__ = [
     "TextContent",
     "ToolDefinition",
     "ToolFailure",
+    "ToolRegistrar",
     "ToolRegistry",
     "ToolResult",
     "ToolSnapshot",
@@ -66,5 +68,6 @@ __all__ = [
     "__version__",
     "build_toolsets",
     "resolve_sandbox_path",
+    "tool",
     "verify_run",
 ]

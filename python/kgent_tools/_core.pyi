@@ -1,11 +1,13 @@
 """The compiled core. Every blocking call releases the GIL; every object is frozen and may be shared by threads."""
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Protocol, Self, TypeAlias, final
+
+from kgent_tools.plugins import Plugin
 
 from kgent_tools.memory import MemoryClient, MemoryItem, MemoryWriteResult
 
@@ -22,6 +24,7 @@ __all__ = [
     "KgentError",
     "LogReader",
     "MemoryReview",
+    "PendingCall",
     "PermissionResult",
     "PermissionRule",
     "PolicyError",
@@ -34,12 +37,14 @@ __all__ = [
     "TextContent",
     "ToolDefinition",
     "ToolHandler",
+    "ToolRegistrar",
     "ToolRegistry",
     "ToolResult",
     "ToolSnapshot",
     "ToolsConfig",
     "__version__",
     "build_toolsets",
+    "built_in_names",
     "resolve_sandbox_path",
     "verify_run",
 ]
@@ -50,7 +55,17 @@ _Json: TypeAlias = dict[str, Any]
 _Path: TypeAlias = str | PathLike[str]
 _Mode: TypeAlias = Literal["ro", "rw"]
 _Effect: TypeAlias = Literal["allow", "deny", "ask"]
-_Handler: TypeAlias = Callable[[Any, CallContext], ToolResult]
+_Handler: TypeAlias = Callable[[Any, CallContext], Any] | Callable[[Any, CallContext], Awaitable[Any]]
+_Schema: TypeAlias = _Json | type[_Model]
+_Content: TypeAlias = str | TextContent | FileContent
+_Tools: TypeAlias = Mapping[str, ToolDefinition] | Iterable[ToolDefinition]
+_Arguments: TypeAlias = _Json | str
+
+class _Model(Protocol):
+    """A Pydantic model."""
+
+    @classmethod
+    def model_json_schema(cls) -> _Json: ...
 
 class KgentError(Exception):
     """A failure that the host must mend; the failure of a call is a `ToolResult` instead."""
@@ -121,7 +136,7 @@ class ToolResult:
         data: _Json | None = None,
         artifacts: Sequence[str] = ...,
         error: ErrorInfo | None = None,
-        content: Sequence[TextContent | FileContent] | None = None,
+        content: Sequence[_Content] | None = None,
     ) -> Self:
         """Without `content` the model reads the summary, then the data as JSON."""
     @property
@@ -497,38 +512,83 @@ class SkillRegistry:
 class ToolHandler:
     """A tool's way in: every step of the pipeline."""
 
-    def __call__(self, args: _Json | str, context: RunContext) -> ToolResult:
-        """Takes arguments as a dict or as JSON text."""
+    def __call__(self, args: _Arguments, context: RunContext) -> ToolResult:
+        """Takes arguments as a dict or as JSON text.
+
+        An async handler is run to its end where no event loop runs in this thread; else it is a `RegistrationError`.
+        """
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is an async function."""
+    def begin(self, args: _Arguments, context: RunContext, wake: Callable[[], None]) -> ToolResult | PendingCall:
+        """The first half of a call: all that comes before an async handler. `acall` does both.
+
+        Args:
+            args: A dict or JSON text.
+            context: The run.
+            wake: Called, on any thread, when the call is cancelled.
+        """
+
+@final
+class PendingCall:
+    """A call between the two halves, while its handler's coroutine is awaited. One that is dropped is `cancelled`."""
+
+    @property
+    def depth(self) -> int:
+        """How many calls this one is made inside of, itself included."""
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left of the call's time."""
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop."""
+    def start(self) -> Coroutine[Any, Any, Any]:
+        """The handler's coroutine."""
+    def finish(self, answer: object) -> ToolResult:
+        """The second half, with what the handler answered."""
+    def fail(self, error: BaseException) -> ToolResult:
+        """The second half, with what the handler raised; what is no failure of the call is raised again."""
+    def stop(self) -> ToolResult:
+        """The second half of a call that was cancelled, or whose time was up."""
 
 @final
 class ToolDefinition:
-    """The one representation of an executable tool, built-in or the application's."""
+    """The one representation of an executable tool, built-in or the application's. Opaque and immutable."""
 
     def __new__(
         cls,
         *,
         description: str,
-        input_schema: _Json,
+        input_schema: _Schema,
         handler: _Handler,
-        output_schema: _Json | None = None,
+        name: str | None = None,
+        output_schema: _Schema | None = None,
+        to_data: Callable[[Any], Any] | None = None,
+        to_content: Callable[[Any], _Content | Sequence[_Content]] | None = None,
         permission: str | None = None,
-        resources: Sequence[str] | None = None,
-        annotations: dict[str, bool | str] | None = None,
+        resources: str | Sequence[str] | Callable[[Any], str | Sequence[str]] | None = None,
+        annotations: Mapping[str, bool | str] | None = None,
     ) -> Self:
         """A tool of the application.
 
         Args:
             description: What the model reads about it.
-            input_schema: A JSON schema of type `object`.
-            handler: `handler(args, context) -> ToolResult`.
-            output_schema: A JSON schema that the result's `data` must fit.
+            input_schema: A JSON schema of type `object` (draft 2020-12), or a Pydantic model.
+            handler: `handler(args, context)`, sync or async. It returns a `ToolResult`; with `output_schema`, `to_data`
+                or `to_content` it may return a plain value. What it cannot do it says with `ToolFailure`.
+            name: Its name, where it is not given at registration.
+            output_schema: What the result's `data` must fit; data that does not is `internal`.
+            to_data: Makes `data` of a plain value; without it a dict is the data, and anything else its `result`.
+            to_content: Makes of a plain value what the model reads; without it text as it is, else JSON.
             permission: The action that a call asks for; its name if `None`.
-            resources: The arguments that hold sandbox paths.
-            annotations: What it does, such as `{"read_only_hint": True}`; without it a call counts as a change.
+            resources: The arguments that hold sandbox paths, or a function of the arguments that gives the paths. Each
+                is authorised before the handler runs.
+            annotations: `read_only_hint`, `destructive_hint`, `idempotent_hint`, `open_world_hint`, `title`; without
+                the first a call counts as a change.
         """
     @property
     def name(self) -> str | None:
-        """`None` until it is registered."""
+        """`None` until it is given one, at the latest by its registration."""
     @property
     def description(self) -> str: ...
     @property
@@ -540,20 +600,52 @@ class ToolDefinition:
     @property
     def capabilities(self) -> list[str]: ...
     @property
-    def annotations(self) -> dict[str, bool]: ...
+    def annotations(self) -> dict[str, bool | str]: ...
     @property
     def mutating(self) -> bool: ...
     @property
+    def is_async(self) -> bool:
+        """Whether the handler is an async function."""
+    def with_permission(self, action: str) -> ToolDefinition:
+        """The same tool, asking for another action."""
+    def to_openai(self) -> _Json:
+        """The tool in the shape of OpenAI's chat completions."""
+    def to_anthropic(self) -> _Json:
+        """The tool in the shape of Anthropic's messages."""
+    @property
     def handler(self) -> ToolHandler:
         """The only way in; a definition that no registry has bound raises `RegistrationError`."""
+    def acall(self, args: _Arguments, context: RunContext) -> Coroutine[Any, Any, ToolResult]:
+        """Calls the tool on the running asyncio loop: an async handler in place, any other in a worker thread."""
+
+@final
+class ToolRegistrar:
+    """A door to one scope that can register there and do nothing else."""
+
+    def register(self, tools: _Tools, *, provider: str | None = None) -> Registration:
+        """As `ToolRegistry.register`."""
 
 @final
 class ToolRegistry:
     """The tools of a run; the newest registration of a name wins."""
 
     def __new__(cls, context: RunContext) -> Self: ...
-    def register(self, tools: dict[str, ToolDefinition]) -> Registration:
-        """All of them, or none."""
+    @staticmethod
+    def application() -> ToolRegistry:
+        """The scope of the whole process: what is registered here every run sees. It has no sessions and no snapshots."""
+    def session(self, id: str) -> ToolRegistry:
+        """The scope of one conversation of the run; its tools cover the run's, and those the application's."""
+    @property
+    def registrar(self) -> ToolRegistrar:
+        """For code that shall register tools here and do nothing else."""
+    def register(self, tools: _Tools, *, provider: str | None = None) -> Registration:
+        """Registers all of them, or none; they stay until the registration is closed, or the run is.
+
+        Args:
+            tools: A dict of names and tools, or tools that have names.
+            provider: Who stands behind the tools, such as a plugin or a server, where it is not the host. Then a call
+                asks unless a rule allows it, its record names the provider, and no built-in tool can be covered.
+        """
     def materialize(
         self,
         policy: EffectivePermissionPolicy | None = None,
@@ -561,13 +653,25 @@ class ToolRegistry:
         skills: SkillRegistry | None = None,
         memory: MemoryClient | None = None,
     ) -> ToolSnapshot:
-        """The effective tools, fixed; what is not given is by the configuration, as in `build_toolsets`."""
+        """The effective tools at this moment, fixed; what is not given is by the configuration, as in `build_toolsets`."""
+    def load_plugins(self, allow: Iterable[str]) -> list[Plugin]:
+        """Registers the tools of installed plugins, entry points of the group `kgent_tools.tools`.
+
+        Args:
+            allow: Which to load, as `distribution:entry`. The entry point is a dict of names and tools, or a function
+                without arguments that returns one.
+
+        Returns:
+            What became of each; the failure of one stops no other. A plugin whose files lie in a mount is refused.
+        """
 
 @final
 class Registration:
-    """What `close()`, or the end of `with`, takes back."""
+    """A batch of tools. `close()`, or the end of `with`, takes it back."""
 
     def close(self) -> None: ...
+    def replace(self, tools: _Tools) -> None:
+        """Replaces the batch in one step and in its own place; a tool that is the same object does not go stale."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None, /
@@ -578,8 +682,12 @@ class ToolSnapshot:
     """An immutable set of tools under one policy."""
 
     @property
-    def definitions(self) -> list[ToolDefinition]: ...
-    def call(self, name: str, args: _Json | str, call_id: str | None = None) -> ToolResult: ...
+    def definitions(self) -> list[ToolDefinition]:
+        """The tools that the policy offers, by name."""
+    def call(self, name: str, args: _Arguments, call_id: str | None = None) -> ToolResult:
+        """Calls a tool; one that was closed or covered since is `stale_tool`."""
+    def acall(self, name: str, args: _Arguments, call_id: str | None = None) -> Coroutine[Any, Any, ToolResult]:
+        """The same, on the running asyncio loop."""
 
 def build_toolsets(
     context: RunContext,
@@ -595,6 +703,9 @@ def build_toolsets(
         memory: The memory client; the configuration's `memory.client` if `None`, and without one the run's candidates.
         policy: The policy; the configuration's if `None`.
     """
+
+def built_in_names() -> list[str]:
+    """The names of the built-in tools, which only the host may cover."""
 
 def resolve_sandbox_path(path: str, context: RunContext) -> SandboxPath:
     """Where a model-facing path leads; one that leaves the sandbox raises `ToolFailure`."""

@@ -17,32 +17,56 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, cast
 
 try:
     import anyio
     import anyio.to_thread
     from opentelemetry.trace import get_current_span
-    from pydantic_ai import ApprovalRequired, BinaryContent, FunctionToolset, ModelRetry, Tool, ToolFailed, ToolReturn
+    from pydantic_ai import (
+        ApprovalRequired,
+        BinaryContent,
+        CallDeferred,
+        FunctionToolset,
+        ModelRetry,
+        Tool,
+        ToolFailed,
+        ToolReturn,
+    )
     from pydantic_ai import RunContext as AgentContext
     from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai.usage import RunUsage
+    from pydantic_core import ValidationError, to_jsonable_python
 except ImportError as error:
     raise ImportError(
         "kgent_tools.pydantic_adapter needs Pydantic AI 2.16 or later: pip install 'kgent_tools[pydantic-ai]'"
     ) from error
 
-from kgent_tools import FileContent, TextContent
+from kgent_tools import FileContent, RegistrationError, TextContent, ToolDefinition, ToolFailure
+from kgent_tools._core import built_in_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
     from pydantic_core import SchemaValidator
 
-    from kgent_tools import ErrorInfo, Grant, RunContext, SkillRegistry, ToolDefinition, ToolResult
-    from kgent_tools._core import ToolHandler
+    from kgent_tools import (
+        CallContext,
+        ErrorInfo,
+        Grant,
+        Registration,
+        RunContext,
+        SkillRegistry,
+        ToolRegistry,
+        ToolResult,
+    )
 
-__all__ = ["KgentToolset"]
+__all__ = ["KgentToolset", "RegisteredToolset", "register_toolset"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,11 +114,11 @@ class KgentToolset(FunctionToolset[Any]):
 
 
 def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:
-    handler = definition.handler  # raises for a definition without a name
+    _ = definition.handler  # raises for a definition that is not bound
 
     async def call(ctx: AgentContext[Any], /, **args: Any) -> ToolReturn[Any]:
         try:
-            result = await _settle(handler, _payload(args), context, ctx)
+            result = await _settle(definition, _payload(args), context, ctx)
             if result.error is None:
                 return ToolReturn(_content(result), metadata=context.redact(result.to_dict()))
             failure = _failure(result.error, ctx)
@@ -119,15 +143,15 @@ def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:
 
 
 async def _settle(
-    handler: ToolHandler,
+    definition: ToolDefinition,
     args: dict[str, Any] | str,
     context: RunContext,
     ctx: AgentContext[Any],
 ) -> ToolResult:
-    """One call, in a worker thread. When cancelled: stop it, wait for it, go on."""
+    """One call: an async handler in place, any other in a worker thread. When cancelled: stop it, wait, go on."""
     calls: list[RunContext] = []
 
-    def settle() -> ToolResult:
+    def begin() -> RunContext:
         call = context.for_call(
             call_id=ctx.tool_call_id,
             conversation_id=ctx.conversation_id or ctx.run_id,
@@ -137,7 +161,15 @@ async def _settle(
             grant=_grant(context, ctx),
         )
         calls.append(call)
-        return handler(args, call)
+        return call
+
+    def settle() -> ToolResult:
+        return definition.handler(args, begin())
+
+    if definition.is_async:
+        # An approval is put on record first, which may wait for the log's lock.
+        call = await anyio.to_thread.run_sync(begin) if ctx.tool_call_approved else begin()
+        return await definition.acall(args, call)
 
     work = asyncio.ensure_future(anyio.to_thread.run_sync(settle))
     try:
@@ -233,3 +265,148 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a key comes twice")
     return members
+
+
+async def register_toolset(
+    session: ToolRegistry, toolset: AbstractToolset[Any], *, id: str | None = None
+) -> RegisteredToolset:
+    """Registers the tools of an MCP server, or of any other Pydantic AI toolset, for governed calls.
+
+    They ask unless a rule allows them, and are bounded and recorded like every other tool. The host keeps the toolset
+    open for as long as it is used: `async with toolset: ...`. Calls are awaited: `snapshot.acall`, or `KgentToolset`.
+
+    Args:
+        session: The scope that gets the tools, such as `ToolRegistry(context).session("chat-1")`.
+        toolset: The toolset, such as `MCPToolset`.
+        id: Its name in records, and the prefix of a tool's name that is taken; the toolset's own if `None`.
+    """
+    registered = RegisteredToolset(session, toolset, id or toolset.id or type(toolset).__name__)
+    await registered.refresh()
+    return registered
+
+
+class RegisteredToolset:
+    """The registration of a toolset's tools. `close()`, or the end of `with`, takes it back."""
+
+    def __init__(self, session: ToolRegistry, toolset: AbstractToolset[Any], id: str) -> None:
+        """Begins with no tools; `refresh` brings them."""
+        self._toolset = toolset
+        self._id = id
+        self._context = AgentContext[Any](deps=None, model=TestModel(), usage=RunUsage())
+        self._tools: dict[str, ToolsetTool[Any]] = {}
+        self._made: dict[str, tuple[Any, ToolDefinition]] = {}
+        self._refreshing = asyncio.Lock()
+        self._registration: Registration = session.register({}, provider=f"toolset {id}")
+        self.names: dict[str, str] = {}
+        """The name that each of the toolset's tools is registered under."""
+        self.refused: dict[str, str] = {}
+        """The tools that could not be registered, and why."""
+
+    async def refresh(self) -> None:
+        """Asks the toolset for its tools again. The new list replaces the old one at once and keeps its place."""
+        async with self._refreshing:
+            tools = await self._toolset.get_tools(self._context)
+            names, made = _legal_names(tools, self.names, self._id), dict[str, tuple[Any, ToolDefinition]]()
+            self.refused = {}
+            for own, tool in tools.items():
+                before = self._made.get(own)
+                try:
+                    unchanged = before is not None and before[0] == tool.tool_def
+                    made[own] = before if before and unchanged else (tool.tool_def, self._define(own, tool))
+                except RegistrationError as error:
+                    self.refused[own] = str(error)
+            self._registration.replace({names[own]: definition for own, (_, definition) in made.items()})
+            self._tools, self._made, self.names = tools, made, {own: names[own] for own in made}
+
+    def close(self) -> None:
+        """Takes the tools back. The toolset itself is the host's to close."""
+        self._registration.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _define(self, own: str, tool: ToolsetTool[Any]) -> ToolDefinition:
+        async def handler(args: dict[str, Any], context: CallContext) -> Any:
+            return await self._call(own, args, context)
+
+        # What a server says of its tools is not to be relied on: without annotations, each call counts as a change.
+        return ToolDefinition(
+            description=tool.tool_def.description or own,
+            input_schema=tool.tool_def.parameters_json_schema,
+            handler=handler,
+            to_data=_data_of,
+            to_content=_parts_of,
+        )
+
+    async def _call(self, own: str, args: dict[str, Any], context: CallContext) -> Any:
+        tool = self._tools.get(own)
+        if tool is None:
+            raise ToolFailure(f"the server has no tool `{own}` any more", code="stale_tool")
+        ctx = replace(self._context, tool_call_id=context.call_id or context.id, tool_name=own)
+        try:
+            given = tool.args_validator.validate_python(args)
+            if tool.args_validator_func is not None:
+                checked = tool.args_validator_func(ctx, **given)
+                if asyncio.iscoroutine(checked):
+                    await checked
+            return await self._toolset.call_tool(own, given, ctx, tool)
+        except ValidationError as error:
+            raise ToolFailure(str(error), "Send arguments that fit the tool's schema.", "invalid_args") from error
+        except (ModelRetry, ToolFailed) as error:
+            raise ToolFailure(error.message) from error
+        except (ApprovalRequired, CallDeferred) as error:
+            raise ToolFailure("the tool waits for an answer from outside, which it cannot get here") from error
+
+
+def _legal_names(tools: Iterable[str], before: dict[str, str], id: str) -> dict[str, str]:
+    """A legal name for each tool, unique, and the same as before where it had one."""
+    taken = {*built_in_names(), *before.values()}
+    names: dict[str, str] = {}
+    for own in tools:
+        name = before.get(own) or _legal(own)
+        if own not in before and name in taken:
+            name = _legal(f"{id}_{own}")
+        stem, number = name, 1
+        while own not in before and name in taken:
+            number += 1
+            name = f"{stem[:59]}_{number}"
+        names[own] = name
+        taken.add(name)
+    return names
+
+
+def _legal(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return (plain if plain[:1].isalpha() else f"t_{plain}")[:64]
+
+
+def _data_of(answer: Any) -> Any:
+    value = answer.return_value if isinstance(answer, ToolReturn) else answer
+    if isinstance(value, (str, BinaryContent)) or value is None:
+        return None
+    if isinstance(value, list):
+        value = [_named(part) for part in cast("list[object]", value)]
+    return to_jsonable_python(value, fallback=str)
+
+
+def _named(part: object) -> object:
+    return f"[{part.media_type}, {len(part.data)} bytes]" if isinstance(part, BinaryContent) else part
+
+
+def _parts_of(answer: Any) -> list[str | TextContent | FileContent]:
+    if isinstance(answer, ToolReturn):
+        shown: Any = answer.content
+        return [*_parts_of(answer.return_value), *(_parts_of(shown) if shown else [])]
+    parts = cast("list[object]", answer) if isinstance(answer, list) else [answer]
+    return [_part_of(part) for part in parts]
+
+
+def _part_of(part: object) -> str | FileContent:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, BinaryContent):
+        return FileContent(part.media_type, part.data)
+    return "done" if part is None else json.dumps(to_jsonable_python(part, fallback=str), ensure_ascii=False)

@@ -64,6 +64,9 @@ pub(crate) struct Call {
     pub(crate) tool: Box<str>,
     services: Services,
     action: Box<str>,
+    /// What the policy says of the action where no rule speaks.
+    unspoken: Effect,
+    depth: u32,
     started: Instant,
     deadline: Instant,
     cancelled: Arc<AtomicBool>,
@@ -84,20 +87,23 @@ impl std::fmt::Debug for CallContext {
 }
 
 impl CallContext {
-    /// Begins a call of a tool with this action, as the tool is bound; the pinned names must still hold.
+    /// Begins a call of a tool with this action, as the tool is bound. `unspoken` holds for the action where no rule
+    /// speaks.
     pub(crate) fn begin(
         context: &RunContext,
         binding: Option<&Binding>,
         tool: &str,
-        action: &str,
+        (action, unspoken): (&str, Effect),
         host: Arc<dyn Host>,
+        depth: u32,
     ) -> Result<Self, KgentError> {
         let run = Arc::clone(&context.run);
         let process = run.process().map_err(|e| host_error(&e))?;
         let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
         let cancelled = Arc::new(AtomicBool::new(false));
-        lock(&process.1.calls)
-            .insert(serial, UnderWay { info: Arc::clone(&context.info), cancelled: Arc::clone(&cancelled) });
+        let under_way =
+            UnderWay { info: Arc::clone(&context.info), cancelled: Arc::clone(&cancelled), host: Arc::clone(&host) };
+        lock(&process.1.calls).insert(serial, under_way);
         let started = Instant::now();
         let limit = run.limits().timeout();
         let own = context.info.timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -116,6 +122,8 @@ impl CallContext {
             policy: binding.map(|binding| Arc::clone(&binding.policy)),
             services: binding.map(|binding| binding.services.clone()).unwrap_or_default(),
             action: action.into(),
+            unspoken,
+            depth,
             started,
             deadline: started + own.map_or(limit, |own| own.min(limit)),
             cancelled,
@@ -132,7 +140,8 @@ impl CallContext {
     /// Ends the call: its doors are closed from now on.
     pub(crate) fn end(&self) {
         self.0.over.store(true, Ordering::Relaxed);
-        lock(&self.0.process.1.calls).remove(&self.0.serial);
+        let gone = lock(&self.0.process.1.calls).remove(&self.0.serial);
+        drop(gone);
     }
 
     pub(crate) fn call(&self) -> &Call {
@@ -190,6 +199,11 @@ impl CallContext {
         self.0.run.limits()
     }
 
+    /// How many calls it is made inside of, itself included.
+    pub fn depth(&self) -> u32 {
+        self.0.depth
+    }
+
     /// When the call's time is up.
     pub fn deadline(&self) -> Instant {
         self.0.deadline
@@ -212,14 +226,14 @@ impl CallContext {
         let on_files = [Capability::FilesystemRead, Capability::FilesystemWrite, Capability::FilesystemDelete];
         let capabilities = crate::permission::capabilities_of(action);
         if !capabilities.is_empty() && !capabilities.iter().any(|c| on_files.contains(c)) {
-            return Ok(policy.decide(action, capabilities, &Resource::text(resource)).effect);
+            return Ok(self.decide(policy, action, capabilities, &Resource::text(resource)).effect);
         }
         let path = self.sandbox().parse(resource)?;
         let resource = Resource { mount: path.mount(), rel: path.rel() };
         let decision = if action == "read_file" {
             policy.decide_read(action, &resource)
         } else {
-            policy.decide(action, &[], &resource)
+            self.decide(policy, action, &[], &resource)
         };
         Ok(decision.effect)
     }
@@ -401,7 +415,7 @@ impl CallContext {
 
     /// Whether the host may have to be asked about something.
     pub(crate) fn may_ask(&self) -> bool {
-        self.0.policy.as_ref().is_some_and(|policy| policy.may_ask())
+        self.0.unspoken == Effect::Ask || self.0.policy.as_ref().is_some_and(|policy| policy.may_ask())
     }
 
     /// The refusal of a call that the host has not approved, with all that the host is asked.
@@ -438,7 +452,7 @@ impl CallContext {
     pub(crate) fn memory_door(&self, action: &str, scope: &str) -> Result<(), ToolError> {
         self.require_open()?;
         self.checkpoint()?;
-        let decision = self.policy()?.decide(action, &[], &Resource::text(scope));
+        let decision = self.decide(self.policy()?, action, &[], &Resource::text(scope));
         if decision.allowed() {
             return Ok(());
         }
@@ -449,8 +463,21 @@ impl CallContext {
 
     /// What the policy says of a call that names no path: the resource is other text, such as the tool itself.
     pub(crate) fn authorise_text(&self, resource: &str, capability: Option<Capability>) -> Result<(), ToolError> {
-        let decision = self.policy()?.decide(&self.0.action, capability.as_slice(), &Resource::text(resource));
+        let text = Resource::text(resource);
+        let decision = self.decide(self.policy()?, &self.0.action, capability.as_slice(), &text);
         self.take(&self.0.action, cut_word(resource, MAX_ID_BYTES), &decision)
+    }
+
+    /// What the policy says; of the call's own action, whoever registered the tool has the say where no rule speaks.
+    fn decide<'a>(
+        &self,
+        policy: &'a Policy,
+        action: &str,
+        capabilities: &[Capability],
+        resource: &Resource<'_>,
+    ) -> Decision<'a> {
+        let unspoken = if action == &*self.0.action { self.0.unspoken } else { Effect::Allow };
+        policy.decide_or(unspoken, action, capabilities, resource)
     }
 
     fn policy(&self) -> Result<&Arc<Policy>, ToolError> {
@@ -474,7 +501,7 @@ impl CallContext {
             }
             let resource = Resource { mount, rel: name.rel() };
             self.questions(name, access).try_for_each(|(action, capabilities)| {
-                take(action, name, policy.decide(action, capabilities, &resource))
+                take(action, name, self.decide(policy, action, capabilities, &resource))
             })
         };
         ask_of(path)?;

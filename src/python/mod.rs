@@ -9,6 +9,7 @@ mod convert;
 mod exceptions;
 mod handler;
 mod memory;
+mod pending;
 mod policy;
 mod result;
 mod skills;
@@ -30,13 +31,18 @@ mod _core {
     #[pymodule_export]
     use super::memory::{PyCallMemory, PyCandidateMemoryClient, PyMemoryReview};
     #[pymodule_export]
+    use super::pending::PyPendingCall;
+    #[pymodule_export]
     use super::policy::{PyPermissionResult, PyPermissionRule, PyPolicy};
     #[pymodule_export]
     use super::result::{PyErrorInfo, PyFileContent, PyTextContent, PyToolResult};
     #[pymodule_export]
     use super::skills::PySkillRegistry;
     #[pymodule_export]
-    use super::tools::{PyHandler, PyRegistration, PyToolDefinition, PyToolRegistry, PyToolSnapshot, build_toolsets};
+    use super::tools::{
+        PyHandler, PyRegistration, PyToolDefinition, PyToolRegistrar, PyToolRegistry, PyToolSnapshot, build_toolsets,
+        built_in_names,
+    };
 
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 

@@ -146,6 +146,12 @@ impl PyFileContent {
 #[pyclass(frozen, name = "ToolResult", module = "kgent_tools")]
 pub(super) struct PyToolResult(pub(super) ToolResult);
 
+impl PyToolResult {
+    pub(super) fn clone_result(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 #[pymethods]
 impl PyToolResult {
     #[new]
@@ -264,6 +270,17 @@ fn default_content(summary: &str, data: Option<&serde_json::Value>) -> Vec<Conte
     let mut content = vec![Content::text(summary)];
     content.extend(data.map(|data| Content::text(data.to_string())));
     content
+}
+
+/// One part of content, or a list of them.
+pub(super) fn parts(given: &Bound<'_, PyAny>) -> PyResult<Vec<Content>> {
+    match part(given) {
+        Ok(one) => Ok(vec![one]),
+        Err(error) => match given.cast::<PyList>() {
+            Ok(list) => list.iter().map(|item| part(&item)).collect(),
+            Err(_) => Err(error),
+        },
+    }
 }
 
 fn part(part: &Bound<'_, PyAny>) -> PyResult<Content> {

@@ -77,6 +77,8 @@ pub(crate) struct CallRecord<'a> {
     pub(crate) info: &'a CallInfo,
     pub(crate) tool: &'a str,
     pub(crate) scope: &'static str,
+    /// Who stands behind the tool, where it is not the host.
+    pub(crate) provider: Option<&'a str>,
     pub(crate) status: Status,
     pub(crate) started_at: &'a str,
     pub(crate) duration_us: u64,
@@ -148,6 +150,9 @@ impl CallRecord<'_> {
         }
         plain(&mut out, ",\"tool\":", self.tool);
         plain(&mut out, ",\"scope\":", self.scope);
+        if let Some(provider) = self.provider {
+            text(&mut out, ",\"provider\":", provider);
+        }
         plain(&mut out, ",\"status\":", self.status.as_str());
         plain(&mut out, ",\"started_at\":", self.started_at);
         number(&mut out, ",\"duration_us\":", self.duration_us);

@@ -1,5 +1,6 @@
 //! [`ToolDefinition`]: the one representation of an executable tool, built-in or the application's, Rust or Python.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::memory::MemoryClient;
 use crate::permission::{Capability, Policy, grant};
 use crate::result::{Content, Data};
 use crate::sandbox::{Access, SandboxPath};
-use crate::settle::{self, Arguments, Settled};
+use crate::settle::{self, Arguments, Begun, Settled};
 use crate::skills::SkillRegistry;
 
 /// What a tool is made from.
@@ -29,8 +30,8 @@ pub struct Definition {
     pub capability: Option<Capability>,
     /// Whether it is offered only where there are skills.
     pub needs_skills: bool,
-    /// Whether it changes anything: then nothing is done before `tool.started` is on record.
-    pub mutating: bool,
+    /// What it does to the world.
+    pub annotations: Annotations,
     /// Whether its executor puts `tool.started` on record itself, once it knows what becomes of each target.
     pub announces: bool,
     /// Arguments that hold content; a record keeps their length and digest only.
@@ -39,18 +40,48 @@ pub struct Definition {
     pub executor: Box<dyn Executor>,
 }
 
+/// What a tool does to the world, in the words of the Model Context Protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the protocol's own hints")]
+pub struct Annotations {
+    /// A title for people.
+    pub title: Option<String>,
+    /// It changes nothing. A tool that does not say so is announced by `tool.started` before it does anything.
+    pub read_only: bool,
+    /// It may destroy; meant where it is not read-only.
+    pub destructive: bool,
+    /// Done twice it does no more than once.
+    pub idempotent: bool,
+    /// It reaches outside the sandbox.
+    pub open_world: bool,
+}
+
 /// Decodes a tool's arguments.
 pub trait Executor: Send + Sync {
     /// Arguments as the call that they stand for. Makes no system call.
-    fn prepare(&self, args: Value) -> Result<Prepared, ToolError>;
+    fn prepare(&self, args: Value, call: &CallContext) -> Result<Prepared, ToolError>;
+
     /// What the call would do, for the person who is asked to approve it; `None` where the arguments say it all.
     fn preview(&self, _args: Value, _paths: &[SandboxPath], _call: &CallContext) -> Option<String> {
         None
     }
+
+    /// Whether executing it gives a [`Step::Await`].
+    fn is_async(&self) -> bool {
+        false
+    }
 }
 
-/// The second half of a prepared call.
-pub type Execute = Box<dyn FnOnce(Vec<SandboxPath>, &CallContext) -> Result<Output, ToolError> + Send>;
+/// Executes a prepared call, with its targets parsed, in their order.
+pub type Execute = Box<dyn FnOnce(Vec<SandboxPath>, &CallContext) -> Result<Step, ToolError> + Send>;
+
+/// How far executing a call has come.
+pub enum Step {
+    /// It is done.
+    Done(Output),
+    /// Its caller must await this, which only the binding that made it knows, and then finish the call.
+    Await(Box<dyn Any + Send>),
+}
 
 /// A call whose arguments are decoded.
 pub struct Prepared {
@@ -60,7 +91,7 @@ pub struct Prepared {
     pub resource: Option<String>,
     /// What was mended in the arguments.
     pub repairs: Vec<String>,
-    /// Executes it, with the targets parsed, in their order.
+    /// Executes it.
     pub execute: Execute,
 }
 
@@ -86,6 +117,8 @@ pub struct Output {
 pub(crate) struct Binding {
     pub(crate) policy: Arc<Policy>,
     pub(crate) scope: &'static str,
+    /// Who stands behind the tool, where it is not the host.
+    pub(crate) provider: Option<Arc<str>>,
     pub(crate) live: Option<Liveness>,
     pub(crate) services: Services,
 }
@@ -103,6 +136,8 @@ pub struct Services {
 #[derive(Clone)]
 pub struct ToolDefinition {
     name: Option<Arc<str>>,
+    /// The action, where it is another than the definition's own.
+    action: Option<Arc<str>>,
     inner: Arc<Definition>,
     binding: Option<Binding>,
 }
@@ -110,11 +145,24 @@ pub struct ToolDefinition {
 impl ToolDefinition {
     /// Makes a tool; it gets its name where it is registered.
     pub fn new(definition: Definition) -> Self {
-        Self { name: None, inner: Arc::new(definition), binding: None }
+        Self { name: None, action: None, inner: Arc::new(definition), binding: None }
     }
 
-    pub(crate) fn named(&self, name: &str) -> Self {
-        Self { name: Some(name.into()), inner: Arc::clone(&self.inner), binding: None }
+    /// The same tool under a name. It is bound to nothing.
+    #[must_use]
+    pub fn named(&self, name: Arc<str>) -> Self {
+        Self { name: Some(name), binding: None, ..self.clone() }
+    }
+
+    /// The same tool, asking for another action. It is bound to nothing.
+    #[must_use]
+    pub fn with_permission(&self, action: &str) -> Self {
+        Self { action: Some(action.into()), binding: None, ..self.clone() }
+    }
+
+    /// Whether it is the same tool: the same executor, asking for the same action.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner) && self.action() == other.action()
     }
 
     pub(crate) fn bound(&self, binding: Binding) -> Self {
@@ -143,7 +191,7 @@ impl ToolDefinition {
 
     /// The action that its calls ask for.
     pub fn action(&self) -> Option<&str> {
-        self.inner.action.as_deref().or(self.name())
+        self.action.as_deref().or(self.inner.action.as_deref()).or(self.name())
     }
 
     /// The capability that it needs.
@@ -151,9 +199,19 @@ impl ToolDefinition {
         self.inner.capability
     }
 
-    /// Whether it changes anything.
+    /// What it does to the world.
+    pub fn annotations(&self) -> &Annotations {
+        &self.inner.annotations
+    }
+
+    /// Whether it may change anything.
     pub fn mutating(&self) -> bool {
-        self.inner.mutating
+        !self.inner.annotations.read_only
+    }
+
+    /// Whether its calls must be awaited.
+    pub fn is_async(&self) -> bool {
+        self.inner.executor.is_async()
     }
 
     /// SHA-256 of what the tool is: its scope, texts, schemas and action.
@@ -198,10 +256,20 @@ impl ToolDefinition {
     /// # Errors
     /// [`KgentError`] for what the host must mend; a failed call is a result.
     pub fn call(&self, args: Arguments, context: &RunContext, host: Arc<dyn Host>) -> Result<Settled, KgentError> {
-        let Some(name) = self.name() else {
-            return Err(KgentError::Registration("a tool without a name cannot be called: register it first".into()));
-        };
-        settle::settle(name, Ok(self), args, context, host)
+        settle::settle(self.required_name()?, Ok(self), args, context, host)
+    }
+
+    /// Calls the tool as far as it goes without awaiting anything: settle's first half.
+    ///
+    /// # Errors
+    /// As for [`ToolDefinition::call`].
+    pub fn start(&self, args: Arguments, context: &RunContext, host: Arc<dyn Host>) -> Result<Begun, KgentError> {
+        settle::start(self.required_name()?, Ok(self), args, context, host)
+    }
+
+    fn required_name(&self) -> Result<&str, KgentError> {
+        let unnamed = || KgentError::Registration("a tool without a name cannot be called: register it first".into());
+        self.name().ok_or_else(unnamed)
     }
 }
 
@@ -214,6 +282,15 @@ impl fmt::Debug for ToolDefinition {
 impl fmt::Debug for Definition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Definition").field("description", &self.description).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(output) => f.debug_tuple("Done").field(output).finish(),
+            Self::Await(_) => f.debug_tuple("Await").finish_non_exhaustive(),
+        }
     }
 }
 

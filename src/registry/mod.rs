@@ -4,8 +4,12 @@ pub(crate) mod definition;
 pub(crate) mod schema;
 pub(crate) mod scope;
 pub(crate) mod snapshot;
+mod stacks;
+mod swap;
 
-pub use self::definition::{Definition, Execute, Executor, Output, Prepared, Services, ToolDefinition};
+pub use self::definition::{
+    Annotations, Definition, Execute, Executor, Output, Prepared, Services, Step, ToolDefinition,
+};
 pub use self::schema::Schema;
-pub use self::scope::{Registration, ToolRegistry};
-pub use self::snapshot::{ToolSnapshot, build_toolsets, built_in};
+pub use self::scope::{Registration, ToolRegistrar, ToolRegistry, checked_name};
+pub use self::snapshot::{ToolSnapshot, build_toolsets, built_in, built_in_names};

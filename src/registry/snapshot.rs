@@ -1,56 +1,52 @@
 //! [`ToolSnapshot`]: the tools that a model is offered, fixed at the moment it was taken.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::definition::{Binding, Services, ToolDefinition};
-use super::scope::ToolRegistry;
+use super::scope::{Captured, Found, Liveness, ToolRegistry, View};
 use crate::context::{Host, RunContext};
 use crate::error::{Code, KgentError, ToolError};
 use crate::permission::Policy;
 use crate::settle::{self, Arguments, Settled};
 use crate::tools;
 
+/// How many names the answer to an unknown one lists.
+const MAX_NAMES: usize = 50;
+
 /// An immutable set of tools. Later registrations do not change it; a call of a tool that has been closed or covered
 /// since is `stale_tool`.
 #[derive(Clone, Debug)]
 pub struct ToolSnapshot {
     context: RunContext,
-    /// What the model is offered, by name.
-    offered: Vec<ToolDefinition>,
+    policy: Arc<Policy>,
+    services: Services,
+    has_skills: bool,
+    view: View,
     /// Every tool, also those that the policy does not offer: a call of one is still checked.
-    known: Arc<HashMap<String, ToolDefinition>>,
+    captured: Captured,
 }
 
 impl ToolRegistry {
     /// The effective tools under `policy`.
     ///
     /// # Errors
-    /// [`KgentError::Policy`] where the policy was merged for other mounts; others where the services cannot be had.
-    pub fn materialize(
-        &self,
-        context: &RunContext,
-        policy: &Arc<Policy>,
-        services: &Services,
-    ) -> Result<ToolSnapshot, KgentError> {
+    /// [`KgentError::Policy`] where the policy was merged for other mounts; [`KgentError::Registration`] for the
+    /// application's registry, which belongs to no run; others where the services cannot be had.
+    pub fn materialize(&self, policy: &Arc<Policy>, services: &Services) -> Result<ToolSnapshot, KgentError> {
+        let context = self.context()?;
         check_mounts(context, policy)?;
         let has_skills = context.run().take_services(services)?;
-        let bound = self.location.effective().into_iter().map(|(tool, live)| {
-            tool.bound(Binding {
-                policy: Arc::clone(policy),
-                scope: "location",
-                live: Some(live),
-                services: services.clone(),
-            })
-        });
-        Ok(snapshot(context, policy, has_skills, bound.collect()))
+        let view = self.view()?;
+        let captured = view.capture();
+        let (context, policy, services) = (context.clone(), Arc::clone(policy), services.clone());
+        Ok(ToolSnapshot { context, policy, services, has_skills, view, captured })
     }
 }
 
 impl ToolSnapshot {
     /// The tools that the policy offers, by name.
-    pub fn definitions(&self) -> &[ToolDefinition] {
-        &self.offered
+    pub fn definitions(&self) -> Vec<ToolDefinition> {
+        self.offered().map(|found| self.bound(found)).collect()
     }
 
     /// The context that it was taken for.
@@ -58,7 +54,18 @@ impl ToolSnapshot {
         &self.context
     }
 
+    /// The tool of that name, whether offered or not; or the error of a call that names none.
+    ///
+    /// # Errors
+    /// `unknown_tool`.
+    pub fn look_up(&self, name: &str) -> Result<ToolDefinition, ToolError> {
+        self.captured.find(name).map(|found| self.bound(found)).ok_or_else(|| self.unknown(name))
+    }
+
     /// Calls a tool by name.
+    ///
+    /// # Errors
+    /// [`KgentError`] for what the host must mend; a failed call is a result.
     pub fn call(
         &self,
         name: &str,
@@ -66,15 +73,31 @@ impl ToolSnapshot {
         context: Option<&RunContext>,
         host: Arc<dyn Host>,
     ) -> Result<Settled, KgentError> {
-        let tool = self.known.get(name).ok_or_else(|| {
-            let names: Vec<&str> = self.offered.iter().filter_map(ToolDefinition::name).collect();
-            ToolError::new(
-                Code::UnknownTool,
-                format!("there is no tool `{}`", crate::output::bound::cut_word(name, 64)),
-            )
-            .hint(format!("The tools are: {}.", names.join(", ")))
-        });
-        settle::settle(name, tool, args, context.unwrap_or(&self.context), host)
+        let tool = self.look_up(name);
+        settle::settle(name, tool.as_ref().map_err(ToolError::clone), args, context.unwrap_or(&self.context), host)
+    }
+
+    fn unknown(&self, name: &str) -> ToolError {
+        let mut names: Vec<&str> = self.offered().filter_map(|(_, entry)| entry.item.tool.name()).collect();
+        let more = names.len().saturating_sub(MAX_NAMES);
+        names.truncate(MAX_NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        ToolError::new(Code::UnknownTool, format!("there is no tool `{}`", crate::output::bound::cut_word(name, 64)))
+            .hint(format!("The tools are: {}{more}.", names.join(", ")))
+    }
+
+    fn offered(&self) -> impl Iterator<Item = Found<'_>> {
+        self.captured.all().filter(|(_, entry)| offered(&entry.item.tool, &self.policy, self.has_skills))
+    }
+
+    fn bound(&self, (scope, entry): Found<'_>) -> ToolDefinition {
+        entry.item.tool.bound(Binding {
+            policy: Arc::clone(&self.policy),
+            scope,
+            provider: entry.item.provider.clone(),
+            live: Some(Liveness { view: self.view.clone(), scope, id: entry.id }),
+            services: self.services.clone(),
+        })
     }
 }
 
@@ -90,7 +113,12 @@ pub fn build_toolsets(
     check_mounts(context, policy)?;
     let has_skills = context.run().take_services(services)?;
     let bound = tools::builtin().into_iter().map(|(name, tool)| fixed(&name, &tool, policy, services));
-    Ok(snapshot(context, policy, has_skills, bound.collect()).offered)
+    Ok(bound.filter(|tool| offered(tool, policy, has_skills)).collect())
+}
+
+/// The names of the built-in tools, which only the host may cover.
+pub fn built_in_names() -> Vec<String> {
+    tools::builtin().into_iter().map(|(name, _)| name).collect()
 }
 
 /// The built-in tool of that name, bound to `policy`.
@@ -100,19 +128,13 @@ pub fn built_in(name: &str, policy: &Arc<Policy>) -> Option<ToolDefinition> {
 }
 
 fn fixed(name: &str, tool: &ToolDefinition, policy: &Arc<Policy>, services: &Services) -> ToolDefinition {
-    let services = services.clone();
-    tool.named(name).bound(Binding { policy: Arc::clone(policy), scope: "location", live: None, services })
+    let (policy, services) = (Arc::clone(policy), services.clone());
+    tool.named(name.into()).bound(Binding { policy, scope: "location", provider: None, live: None, services })
 }
 
-fn snapshot(context: &RunContext, policy: &Policy, has_skills: bool, tools: Vec<ToolDefinition>) -> ToolSnapshot {
-    let offered = |tool: &&ToolDefinition| {
-        let capability = tool.capability();
-        let usable = has_skills || !tool.definition().needs_skills;
-        usable && tool.action().is_some_and(|action| policy.offered(action, capability.as_slice()))
-    };
-    let offered = tools.iter().filter(offered).cloned().collect();
-    let known = tools.into_iter().filter_map(|tool| Some((tool.name()?.to_owned(), tool.clone()))).collect();
-    ToolSnapshot { context: context.clone(), offered, known: Arc::new(known) }
+fn offered(tool: &ToolDefinition, policy: &Policy, has_skills: bool) -> bool {
+    let usable = has_skills || !tool.definition().needs_skills;
+    usable && tool.action().is_some_and(|action| policy.offered(action, tool.capability().as_slice()))
 }
 
 /// A policy's patterns were compiled for certain mounts; under others they would mean something else.

@@ -243,6 +243,67 @@ pub(crate) fn write_file(dir: &Dir, name: Component<'_>, bytes: &[u8]) -> Result
     Ok(())
 }
 
+/// Removes the artifacts that were left before `before` (seconds since 1970) in runs that nobody uses. It happens when
+/// the first run of a UTC day is made: `last` is when an entry of the runs directory last changed.
+pub(crate) fn sweep(runs: &Path, last: i64, now: i64, before: i64) {
+    const DAY: i64 = 24 * 60 * 60;
+    if last.div_euclid(DAY) >= now.div_euclid(DAY) {
+        return;
+    }
+    let Ok(parent) = open_runs(runs) else { return };
+    for entry in parent.entries(usize::MAX).unwrap_or_default() {
+        let root = Component::of(&entry.name).and_then(|name| parent.open_dir(name));
+        // What cannot be swept today stays for another day.
+        let _ = root.and_then(|root| if ours(&root)? { sweep_run(&root, before) } else { Ok(()) });
+    }
+}
+
+/// Removes one run's old artifacts: regular files of ours, by single names on held directories, while no context uses
+/// the run.
+fn sweep_run(root: &Dir, before: i64) -> Result<()> {
+    if !try_lock(root)? {
+        return Ok(());
+    }
+    // The lock ends with the descriptor.
+    let artifacts = root.open_dir(Component::of(b"artifacts")?)?;
+    if !ours(&artifacts)? {
+        return Ok(());
+    }
+    for entry in artifacts.entries(usize::MAX)? {
+        let name = Component::of(&entry.name)?;
+        let Ok(stat) = artifacts.stat(name) else { continue };
+        let old = stat.st_mtime < before && stat.st_uid == rustix::process::geteuid().as_raw();
+        if old && Kind::of(stat.st_mode) == Kind::File && crate::output::artifact::is_ours(&entry.name) {
+            let _ = artifacts.remove(name);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory is this user's and nobody else's.
+fn ours(dir: &Dir) -> Result<bool> {
+    let stat = fs::fstat(dir)?;
+    let shared = stat.st_mode & 0o077 != 0;
+    Ok(stat.st_uid == rustix::process::geteuid().as_raw() && !shared)
+}
+
+/// When an entry of the runs directory last changed, in seconds since 1970.
+pub(crate) fn last_change(runs: &Path) -> Option<i64> {
+    fs::stat(runs).ok().map(|stat| stat.st_mtime)
+}
+
+/// The bytes that the artifacts of a run take, and that are free on its file system.
+pub(crate) fn room(artifacts: &Dir) -> Result<(u64, u64)> {
+    let mut taken = 0;
+    for entry in artifacts.entries(usize::MAX)? {
+        if let Ok(stat) = Component::of(&entry.name).and_then(|name| artifacts.stat(name)) {
+            taken += super::size(&stat);
+        }
+    }
+    let space = fs::fstatvfs(artifacts)?;
+    Ok((taken, space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
 /// A log file held for appending.
 #[derive(Debug)]
 pub(crate) struct LogFile(OwnedFd);

@@ -24,7 +24,7 @@ use crate::args;
 use crate::context::CallContext;
 use crate::error::ToolError;
 use crate::permission::Capability;
-use crate::registry::{Definition, Executor, Output, Prepared, ToolDefinition};
+use crate::registry::{Annotations, Definition, Executor, Output, Prepared, Step, ToolDefinition};
 use crate::sandbox::{Access, SandboxPath};
 
 /// A built-in tool.
@@ -64,11 +64,12 @@ trait BuiltIn: Send + Sync + 'static {
 struct Typed<T>(PhantomData<fn() -> T>);
 
 impl<T: BuiltIn> Executor for Typed<T> {
-    fn prepare(&self, args: Value) -> Result<Prepared, ToolError> {
+    fn prepare(&self, args: Value, _: &CallContext) -> Result<Prepared, ToolError> {
         let (args, repairs) = args::decode::<T::Args>(args)?;
         let targets = T::targets(&args)?;
         let resource = T::resource(&args);
-        Ok(Prepared { targets, resource, repairs, execute: Box::new(move |paths, call| T::execute(args, paths, call)) })
+        let execute = move |paths, call: &CallContext| T::execute(args, paths, call).map(Step::Done);
+        Ok(Prepared { targets, resource, repairs, execute: Box::new(execute) })
     }
 
     fn preview(&self, args: Value, paths: &[SandboxPath], call: &CallContext) -> Option<String> {
@@ -84,7 +85,12 @@ fn define<T: BuiltIn>() -> (String, ToolDefinition) {
         action: Some(T::ACTION.to_owned()),
         capability: T::CAPABILITY,
         needs_skills: T::NEEDS_SKILLS,
-        mutating: T::MUTATING,
+        annotations: Annotations {
+            read_only: !T::MUTATING,
+            destructive: T::MUTATING,
+            idempotent: !T::MUTATING,
+            ..Annotations::default()
+        },
         announces: T::MUTATING,
         content_args: T::CONTENT_ARGS,
         executor: Box::new(Typed::<T>(PhantomData)),

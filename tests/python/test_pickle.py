@@ -168,6 +168,15 @@ def test_built_in_definitions_travel_by_name(box: Box) -> None:
         assert back.input_schema == tool.input_schema
 
 
+def awaited(box: Box) -> ToolDefinition:
+    async def handler(args: Any, context: Any) -> ToolResult:
+        return ToolResult(ok=True, summary="s")
+
+    registry = ToolRegistry(box.context)
+    registry.register({"later": ToolDefinition(description="d", input_schema={"type": "object"}, handler=handler)})
+    return next(tool for tool in registry.materialize().definitions if tool.name == "later")
+
+
 def test_what_does_not_travel(box: Box) -> None:
     def handler(args: Any, context: Any) -> ToolResult:
         return ToolResult(ok=True, summary="s")
@@ -178,7 +187,9 @@ def test_what_does_not_travel(box: Box) -> None:
     snapshot = registry.materialize()
     bound = next(tool for tool in snapshot.definitions if tool.name == "mine")
     pickled: list[str] = []
-    for value in (registry, snapshot, registration, definition, bound, bound.handler):
+    pending = awaited(box).handler.begin({}, box.context, print)
+    registrar = registry.registrar
+    for value in (registry, registrar, snapshot, registration, definition, bound, bound.handler, pending):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             try:
                 pickle.dumps(value, protocol)

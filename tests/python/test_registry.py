@@ -181,18 +181,20 @@ def test_only_real_definitions_are_registered(box: Box) -> None:
 
 
 def test_definitions_that_cannot_work_are_refused() -> None:
-    async def later(args: Any, context: Any) -> ToolResult:
-        return ToolResult(ok=True, summary="")
-
     wrong: list[dict[str, Any]] = [
         {"handler": 5},
-        {"handler": later},
+        {"to_data": 5},
+        {"to_content": "text"},
+        {"permission": "*"},
+        {"permission": ""},
+        {"name": "a b"},
         {"input_schema": []},
         {"input_schema": {"type": 7}},
         {"input_schema": {"type": "object", "$ref": "https://example.com/schema.json"}},
         {"output_schema": {"type": "nonsense"}},
         {"resources": ["absent"]},
         {"annotations": {"readOnlyHint": True}},
+        {"annotations": {"read_only_hint": 1}},
     ]
     for options in wrong:
         with pytest.raises((RegistrationError, TypeError)):

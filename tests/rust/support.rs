@@ -165,7 +165,7 @@ pub(crate) fn offer(context: &RunContext) -> ToolSnapshot {
     let layers =
         Layers { sandbox: run.sandbox().rules(), config: run.options().config.permission_rules(), ..Layers::default() };
     let policy = Arc::new(Policy::merge(layers, run.sandbox().mount_names()).unwrap());
-    ToolRegistry::new(context).materialize(context, &policy, &Services::default()).unwrap()
+    ToolRegistry::new(context).materialize(&policy, &Services::default()).unwrap()
 }
 
 pub(crate) fn call(tools: &ToolSnapshot, context: Option<&RunContext>, tool: &str, args: Value) -> ToolResult {
