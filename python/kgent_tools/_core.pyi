@@ -7,9 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias, final
 
-from kgent_tools.plugins import Plugin
-
 from kgent_tools.memory import MemoryClient, MemoryItem, MemoryWriteResult
+from kgent_tools.plugins import Plugin
 
 __all__ = [
     "CallContext",
