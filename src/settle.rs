@@ -63,7 +63,7 @@ pub enum Begun {
     /// It is settled.
     Settled(Settled),
     /// It waits for what its tool gave to be awaited.
-    Pending(Pending),
+    Pending(Box<Pending>),
 }
 
 /// The second half of a call, to be finished with what was awaited. One that is dropped is recorded as cancelled.
@@ -138,7 +138,7 @@ pub fn start(
         Ok(Step::Done(output)) => Ok(output),
         Ok(Step::Await(awaited)) => {
             let facts = Facts { name: facts.name.into_owned().into(), ..facts };
-            return Ok(Begun::Pending(Pending { call, facts, awaited: Some(awaited), finished: false }));
+            return Ok(Begun::Pending(Box::new(Pending { call, facts, awaited: Some(awaited), finished: false })));
         }
         Err(error) => Err(error),
     };

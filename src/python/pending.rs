@@ -18,11 +18,11 @@ use crate::settle::Pending;
 pub(super) struct PyPendingCall {
     call: CallContext,
     job: Job,
-    pending: Mutex<Option<Pending>>,
+    pending: Mutex<Option<Box<Pending>>>,
 }
 
 impl PyPendingCall {
-    pub(super) fn new(mut pending: Pending) -> PyResult<Self> {
+    pub(super) fn new(mut pending: Box<Pending>) -> PyResult<Self> {
         let job = pending.take_awaited().and_then(|awaited| awaited.downcast::<Job>().ok());
         let job = job.ok_or_else(|| RegistrationError::new_err("the tool cannot be awaited from Python"))?;
         Ok(Self { call: pending.call().clone(), job: *job, pending: Mutex::new(Some(pending)) })

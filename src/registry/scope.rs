@@ -146,7 +146,7 @@ impl Registration {
     /// is the same as before does not go stale.
     ///
     /// # Errors
-    /// [`KgentError::Registration`] as for [`ToolRegistry::register`], and where the batch was closed.
+    /// [`KgentError::Registration`] as for [`ToolRegistrar::register`], and where the batch was closed.
     pub fn replace(&self, tools: &[(String, ToolDefinition)]) -> Result<(), KgentError> {
         let named = batch(tools, self.provider.as_ref())?;
         let same = |old: &Registered, new: &Registered| old.tool.is(&new.tool);
