@@ -26,7 +26,7 @@ use crate::error::{Code, ToolError};
 /// The deepest directory entered below the start.
 const MAX_DEPTH: usize = 256;
 /// How many entries of a folder are visited in one go.
-const BATCH: usize = 32;
+const BATCH: usize = 64;
 /// After how many jobs a walk gets help: a small one is done before threads are made.
 const ALONE: usize = 8;
 /// The most threads: each holds a folder and a file.
@@ -99,8 +99,8 @@ impl Hidden {
 /// An entry that a walk found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
-    /// The directory that holds it, held.
-    dir: &'a Dir,
+    /// The directory that holds it, held; not for a folder that is entered.
+    dir: Option<&'a Dir>,
     pub(crate) path: &'a SandboxPath,
     pub(crate) kind: Kind,
     /// Set once the visit is for nothing.
@@ -110,13 +110,17 @@ pub(crate) struct Found<'a> {
 impl Found<'_> {
     /// When its content last changed: seconds and nanoseconds.
     pub(crate) fn modified(&self) -> (i64, u32) {
-        Component::new(self.path.name()).and_then(|name| self.dir.modified(name).ok()).unwrap_or_default()
+        self.place().and_then(|(dir, name)| dir.modified(name).ok()).unwrap_or_default()
     }
 
     /// Its size now, in bytes.
     fn size(&self) -> Option<u64> {
-        let name = Component::new(self.path.name())?;
-        self.dir.look(name).ok().map(|look| look.size)
+        let (dir, name) = self.place()?;
+        dir.look(name).ok().map(|look| look.size)
+    }
+
+    fn place(&self) -> Option<(&Dir, Component<'_>)> {
+        Some((self.dir?, Component::new(self.path.name())?))
     }
 }
 
@@ -171,7 +175,7 @@ struct Folder {
 type Inside = Option<(Arc<Folder>, Arc<Dir>)>;
 
 enum Job {
-    /// To list a folder, whose entries lie `depth` below the start.
+    /// To report a folder and to list it; its entries lie `depth` below the start, which itself is not reported.
     List { path: SandboxPath, depth: usize, above: Option<Arc<Ignores>> },
     /// To visit some of its entries.
     Visit { folder: Arc<Folder>, entries: Vec<Entry> },
@@ -228,16 +232,37 @@ impl<S, T, W: Fn() -> S, V: Fn(&mut S, Found<'_>, &mut Walked<T>) -> Result<(), 
         for jobs in 1.. {
             let Some((place, job)) = self.order.next(done.take(), self.gate) else { return };
             let mut made = Vec::new();
-            let ended = match job {
-                Job::List { path, depth, above } => self.list(path, depth, above, &mut inside, &mut made),
-                Job::Visit { folder, entries } => self.visit(&mut worker, &folder, &entries, &mut inside),
-            };
-            match ended {
+            match self.job(job, &mut worker, &mut inside, &mut made) {
                 Ok(walked) => done = Some(Done { place, walked, jobs: made }),
                 Err(error) => return self.order.fail(error),
             }
             count(jobs);
         }
+    }
+
+    fn job(
+        &self,
+        job: Job,
+        worker: &mut S,
+        inside: &mut Inside,
+        made: &mut Vec<(Place, Job)>,
+    ) -> Result<Walked<T>, ToolError> {
+        let (path, depth, above) = match job {
+            Job::List { path, depth, above } => (path, depth, above),
+            Job::Visit { folder, entries } => return self.visit(worker, &folder, &entries, inside),
+        };
+        let mut walked = Walked::default();
+        if depth > 1 {
+            let found = Found { dir: None, path: &path, kind: Kind::Directory, over: self.order.over() };
+            (self.visit)(worker, found, &mut walked)?;
+        }
+        walked.append(self.list(path, depth, above, inside, made)?);
+        // A small folder without folders is visited by the thread that has just listed it.
+        if let [(_, Job::Visit { folder, entries })] = made.as_slice() {
+            walked.append(self.visit(worker, folder, entries, inside)?);
+            made.clear();
+        }
+        Ok(walked)
     }
 
     /// Lists a folder: what is to be visited in it, and the folders to be listed.
@@ -290,15 +315,16 @@ impl<S, T, W: Fn() -> S, V: Fn(&mut S, Found<'_>, &mut Walked<T>) -> Result<(), 
                 continue;
             }
             let enter = entry.kind == Kind::Directory && depth < self.options.depth && entry.name != b".git";
-            batch.push(entry);
-            if enter || batch.len() == BATCH {
+            if enter && depth < MAX_DEPTH {
                 send(&mut batch, jobs);
-            }
-            if enter && depth >= MAX_DEPTH {
-                walked.skipped.add("too_deep", 1);
-            } else if enter {
                 let job = Job::List { path: at.clone(), depth: depth + 1, above: ignores.clone() };
                 jobs.push((Place::beneath(at.rel()), job));
+                continue;
+            }
+            walked.skipped.add("too_deep", u64::from(enter));
+            batch.push(entry);
+            if batch.len() == BATCH {
+                send(&mut batch, jobs);
             }
         }
         send(&mut batch, jobs);
@@ -332,7 +358,7 @@ impl<S, T, W: Fn() -> S, V: Fn(&mut S, Found<'_>, &mut Walked<T>) -> Result<(), 
         let (mut walked, mut path) = (Walked::default(), folder.path.clone());
         for entry in entries {
             path.set_entry(&folder.path, &entry.name);
-            let found = Found { dir, path: &path, kind: entry.kind, over: self.order.over() };
+            let found = Found { dir: Some(dir), path: &path, kind: entry.kind, over: self.order.over() };
             (self.visit)(worker, found, &mut walked)?;
             if self.options.caps.passed(&walked) {
                 break;
@@ -403,8 +429,8 @@ impl Listed {
 impl Sandbox {
     /// Opens a file that a walk found. `Err` is the reason why it is passed over.
     pub(crate) fn open_found(&self, found: Found<'_>) -> Result<OpenFile, &'static str> {
-        let name = Component::new(found.path.name()).ok_or("moved")?;
-        let fd = found.dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(reason)?;
+        let (dir, name) = found.place().ok_or("moved")?;
+        let fd = dir.open(name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map_err(reason)?;
         let stat = fs::fstat(&fd).map_err(reason)?;
         self.require_file(found.path, &stat, &fd).map_err(|e| match e.code {
             Code::NotRegularFile => "special",

@@ -152,8 +152,9 @@ impl BuiltIn for GrepFiles {
             caps: Caps { entries: limits.max_scan_files, bytes: limits.max_scan_bytes, weight: options.cap },
             access: Access::Read,
         };
-        let walked = match call.sandbox().open_dir(&path, call) {
-            Ok((_, real)) => {
+        // The folder that was opened is not held while the walk opens its own.
+        let walked = match call.sandbox().open_dir(&path, call).map(|(_, real)| real) {
+            Ok(real) => {
                 let visit = |worker: &mut Worker, found: Found<'_>, walked: &mut Walked<FileHits>| {
                     let wanted = || include.as_ref().is_none_or(|glob| glob.matches(found.path, &real));
                     match found.kind {
