@@ -1,5 +1,13 @@
 """A governed tool layer for LLM agents: confined by the kernel, on record, nearly free."""
 
+import os as _os
+import sys as _sys
+
+# For `python -m kgent_tools` Python puts the current directory first, where an agent's workspace may be: nothing in it
+# may be imported, and this is the first code of ours that runs.
+if _sys.argv[:1] == ["-m"] and "kgent_tools" in _sys.orig_argv and _sys.path[:1] in ([""], [_os.getcwd()]):
+    del _sys.path[0]
+
 from kgent_tools._core import (
     CallContext,
     CandidateMemoryClient,

@@ -1,6 +1,5 @@
 """`python -m kgent_tools`, and the `kgent-tools` command."""
 
-import os
 import sys
 
 __all__ = ["main"]
@@ -18,7 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # What lies in the current directory, such as an agent's workspace, must not be imported.
-    if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]
     main()
