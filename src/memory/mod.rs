@@ -252,6 +252,9 @@ fn bounded(mut items: Vec<MemoryItem>, limit: usize, max_bytes: usize) -> Recall
             shortened += 1;
         }
         left -= kept;
+        if item.metadata.is_empty() {
+            continue;
+        }
         let metadata = serde_json::to_string(&item.metadata).map_or(usize::MAX, |text| text.len());
         if metadata > left {
             item.metadata = Map::from_iter([("truncated".to_owned(), Value::Bool(true))]);
@@ -317,7 +320,8 @@ mod tests {
         };
         let recalled = bounded(vec![item(&"é".repeat(10)), item("0123456789"), item("x"), item("y")], 3, 27);
         let texts: Vec<&str> = recalled.items.iter().map(|item| item.content.as_str()).collect();
-        assert_eq!(texts, [&"é".repeat(10), "012", ""]);
+        assert_eq!(texts, [&"é".repeat(10), "0123456", ""]);
+        assert!(recalled.items.iter().all(|item| item.metadata.is_empty()));
         assert_eq!(recalled.notices.len(), 2);
     }
 }
