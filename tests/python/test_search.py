@@ -425,9 +425,15 @@ def test_a_search_without_descriptors_says_what_it_left_out(box: Box) -> None:
                 held.append(os.dup(0))
         # One is left: a folder can be opened, but nothing in it.
         os.close(held.pop())
-        found = grep(box, "needle")
+        result = box.call("grep_files", pattern="needle")
     finally:
         for descriptor in held:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert (found["count"], found["skipped"]) == (0, {"out_of_descriptors_or_memory": 3})
+    if box.context.guarantees()["mounts"]["workspace"]["resolver"] == "descent":
+        # It takes two to open the first folder.
+        assert result.error is not None
+        assert result.error.code == "io"
+        return
+    assert result.data is not None
+    assert (result.data["count"], result.data["skipped"]) == (0, {"out_of_descriptors_or_memory": 3})
