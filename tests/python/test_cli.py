@@ -153,6 +153,18 @@ def test_without_an_answer_the_state_is_unknown_and_needs_retry(run: Path, clien
     assert states(run) == ["accepted", "accepted"]
 
 
+def test_verify_finds_what_was_altered_and_says_where(run: Path) -> None:
+    said = kgent("verify", run)
+    assert "logs/tools.jsonl: 2 records" in said
+    assert "nothing is wrong" in said
+    log = run / "logs/tools.jsonl"
+    first, second = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first.replace(b'"seq":', b'"seq";', 1) + second)
+    assert "broken: record 1, in the line that begins at byte 0" in kgent("verify", run, status=1)
+    log.write_bytes(second)
+    assert json.loads(kgent("verify", "--json", run, status=1))["ok"] is False
+
+
 def test_the_host_s_mistakes_are_told(run: Path, tmp_path: Path) -> None:
     first, _ = names(run)
     assert "which client" in kgent("memory", "accept", run, first, status=1)
