@@ -17,10 +17,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import tempfile
+import threading
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 try:
     import anyio
@@ -37,6 +41,7 @@ try:
         ToolReturn,
     )
     from pydantic_ai import RunContext as AgentContext
+    from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.usage import RunUsage
@@ -46,12 +51,23 @@ except ImportError as error:
         "kgent_tools.pydantic_adapter needs Pydantic AI 2.16 or later: pip install 'kgent_tools[pydantic-ai]'"
     ) from error
 
-from kgent_tools import FileContent, RegistrationError, TextContent, ToolDefinition, ToolFailure
+from kgent_tools import (
+    EffectivePermissionPolicy,
+    FileContent,
+    RegistrationError,
+    RunContext,
+    TextContent,
+    ToolDefinition,
+    ToolFailure,
+    ToolRegistry,
+    ToolsConfig,
+)
 from kgent_tools._core import built_in_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from pydantic_ai import AgentRunResult
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
     from pydantic_core import SchemaValidator
 
@@ -60,17 +76,19 @@ if TYPE_CHECKING:
         ErrorInfo,
         Grant,
         Registration,
-        RunContext,
         SkillRegistry,
-        ToolRegistry,
         ToolResult,
     )
 
-__all__ = ["KgentToolset", "RegisteredToolset", "register_toolset"]
+    Find: TypeAlias = Callable[[AgentContext[Any]], tuple[ToolDefinition, RunContext, dict[str, Any] | None]]
+    Remember: TypeAlias = Callable[[str, dict[str, Any]], None]
+
+__all__ = ["Kgent", "KgentToolset", "RegisteredToolset", "register_toolset"]
 
 logger = logging.getLogger(__name__)
 
 STOP_INTERVAL_S = 0.05
+MAX_OPEN_QUESTIONS = 1000
 
 
 class KgentToolset(FunctionToolset[Any]):
@@ -103,25 +121,87 @@ class KgentToolset(FunctionToolset[Any]):
         """
         tools = list(tools)
         skills = context.skills if skills is None else skills
-        catalogue = skills.instructions(max_skill_characters) if skills is not None else ""
-        loadable = any(definition.name == "load_skill" for definition in tools)
         super().__init__(
-            [_tool(definition, context) for definition in tools],
+            _bound(tools, context),
             id=id,
             max_retries=max_retries,
-            instructions=catalogue if catalogue and loadable else None,
+            instructions=_catalogue(tools, skills, max_skill_characters),
         )
+        self._snapshot: Callable[[], list[Tool[Any]]] | None = None
+
+    @classmethod
+    def from_registry(
+        cls,
+        registry: ToolRegistry,
+        policy: EffectivePermissionPolicy | None,
+        context: RunContext,
+        id: str = "kgent",
+        *,
+        max_retries: int | None = None,
+    ) -> Self:
+        """A toolset that offers in each model request what `registry` holds then.
+
+        A call of a tool that was closed or covered since the request is `stale_tool`. Durable engines need tools that
+        stay the same: give them the definitions of one snapshot.
+
+        Args:
+            registry: The tools of the run, or of one session of it.
+            policy: Under which they are offered and called; the configuration's if `None`.
+            context: The run.
+            id: As above.
+            max_retries: As above.
+        """
+        toolset = cls(registry.materialize(policy).definitions, context, id, max_retries=max_retries)
+        toolset._snapshot = lambda: _bound(registry.materialize(policy).definitions, context)
+        return toolset
+
+    async def get_tools(self, ctx: AgentContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """The tools of this model request."""
+        if self._snapshot is None:
+            return await super().get_tools(ctx)
+        offered = FunctionToolset(self._snapshot(), id=self.id, max_retries=self.max_retries)
+        return {name: replace(tool, toolset=self) for name, tool in (await offered.get_tools(ctx)).items()}
 
 
-def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:
-    _ = definition.handler  # raises for a definition that is not bound
+def _catalogue(tools: list[ToolDefinition], skills: SkillRegistry | None, max_characters: int) -> str | None:
+    """The skills as text for instructions, where the tools can load them."""
+    if skills is None or all(definition.name != "load_skill" for definition in tools):
+        return None
+    return skills.instructions(max_characters) or None
+
+
+def _bound(tools: Iterable[ToolDefinition], context: RunContext) -> list[Tool[Any]]:
+    """Tools whose run is known."""
+
+    def bind(definition: ToolDefinition) -> Tool[Any]:
+        _ = definition.handler  # raises for a definition that is not bound
+
+        def find(ctx: AgentContext[Any]) -> tuple[ToolDefinition, RunContext, dict[str, Any] | None]:
+            approved = ctx.tool_call_id if ctx.tool_call_approved else None
+            return definition, context, context.requested(approved) if approved else None
+
+        return _tool(definition, find)
+
+    return [bind(definition) for definition in tools]
+
+
+def _tool(definition: ToolDefinition, find: Find, remember: Remember | None = None) -> Tool[Any]:
+    """A tool as agents see `definition`.
+
+    `find` says, in a worker thread, what is called, in which run, and what this process was asked before if the call is
+    approved; `remember` gets a call's id and what it asks.
+    """
 
     async def call(ctx: AgentContext[Any], /, **args: Any) -> ToolReturn[Any]:
         try:
-            result = await _settle(definition, _payload(args), context, ctx)
+            result, context = await _settle(definition, find, _payload(args), ctx)
             if result.error is None:
                 return ToolReturn(_content(result), metadata=context.redact(result.to_dict()))
             failure = _failure(result.error, ctx)
+            if remember is not None and ctx.tool_call_id is not None and isinstance(failure, ApprovalRequired):
+                remember(ctx.tool_call_id, failure.metadata or {})
+        except ToolFailed:
+            raise
         except Exception as error:
             # The host's fault, such as a closed context: for its log, not for the model.
             logger.exception("kgent tool %s could not be called", definition.name)
@@ -143,33 +223,32 @@ def _tool(definition: ToolDefinition, context: RunContext) -> Tool[Any]:
 
 
 async def _settle(
-    definition: ToolDefinition,
-    args: dict[str, Any] | str,
-    context: RunContext,
-    ctx: AgentContext[Any],
-) -> ToolResult:
+    definition: ToolDefinition, find: Find, args: dict[str, Any] | str, ctx: AgentContext[Any]
+) -> tuple[ToolResult, RunContext]:
     """One call: an async handler in place, any other in a worker thread. When cancelled: stop it, wait, go on."""
     calls: list[RunContext] = []
 
-    def begin() -> RunContext:
+    def begin() -> tuple[ToolDefinition, RunContext]:
+        found, context, asked = find(ctx)
         call = context.for_call(
             call_id=ctx.tool_call_id,
             conversation_id=ctx.conversation_id or ctx.run_id,
             step=ctx.run_step,
             agent=_agent_name(ctx),
             trace=_trace(),
-            grant=_grant(context, ctx),
+            grant=_grant(context, ctx, asked),
         )
         calls.append(call)
-        return call
+        return found, call
 
-    def settle() -> ToolResult:
-        return definition.handler(args, begin())
+    def settle() -> tuple[ToolResult, RunContext]:
+        found, call = begin()
+        return found.handler(args, call), call
 
     if definition.is_async:
-        # An approval is put on record first, which may wait for the log's lock.
-        call = await anyio.to_thread.run_sync(begin) if ctx.tool_call_approved else begin()
-        return await definition.acall(args, call)
+        # The run may have yet to be made, and an approval is put on record, which may wait for the log's lock.
+        found, call = await anyio.to_thread.run_sync(begin)
+        return await found.acall(args, call), call
 
     work = asyncio.ensure_future(anyio.to_thread.run_sync(settle))
     try:
@@ -188,16 +267,14 @@ async def _settle(
         raise
 
 
-def _grant(context: RunContext, ctx: AgentContext[Any]) -> Grant | None:
+def _grant(context: RunContext, ctx: AgentContext[Any], asked: dict[str, Any] | None) -> Grant | None:
     """The approval of the call.
 
     In the process that was asked it is enough to approve the call's id; in another one the host passes the metadata of
     the request back: `DeferredToolResults(approvals=..., metadata=requests.metadata)`.
     """
-    if not ctx.tool_call_approved or ctx.tool_call_id is None:
-        return None
-    request = ctx.tool_call_metadata or context.requested(ctx.tool_call_id)
-    return context.grant(request) if request else None
+    request = ctx.tool_call_metadata or asked
+    return context.grant(request) if ctx.tool_call_approved and request else None
 
 
 def _failure(error: ErrorInfo, ctx: AgentContext[Any]) -> Exception:
@@ -265,6 +342,168 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a key comes twice")
     return members
+
+
+@dataclass
+class Kgent(AbstractCapability[Any]):
+    """Governed tools as a capability: `Agent(..., capabilities=[Kgent(workspace=".")])`, and by name in agent specs.
+
+    It offers the built-in tools, and those of `ToolRegistry.application()`, as they were when it was made, and tells the
+    model where it may read and write and which skills there are. The folder of a run is made by the run's first call. An
+    approval is granted in the run that asked, also when another agent run brings it.
+
+    Raises:
+        ConfigError, RunError: The configuration or the workspace cannot be used.
+    """
+
+    workspace: str | os.PathLike[str] = "."
+    """The project that the tools work on; a relative path starts in today's directory."""
+
+    _: KW_ONLY
+
+    runs: str | os.PathLike[str] | None = None
+    """The folder that keeps the runs; `kgent_tools/runs` in the XDG state directory if `None`."""
+
+    config: ToolsConfig | dict[str, Any] | str | os.PathLike[str] | None = None
+    """The configuration, or the path of its TOML file."""
+
+    run_id: str | None = None
+    """A run that all agent runs share, which is made where it is missing; each has its own, of its id, if `None`."""
+
+    max_retries: int | None = None
+    """How often in a row the model may mend a call of one tool; the agent's number if `None`."""
+
+    id: str | None = "kgent"
+
+    def __post_init__(self) -> None:
+        """Learns from a run that is thrown away what every run will offer."""
+        self._place = Path(self.workspace).expanduser().absolute()
+        self._settings = _settings(self.config)
+        self._home = _state_directory() if self.runs is None else Path(self.runs).expanduser().absolute()
+        self._lock = threading.Lock()
+        self._open: dict[str, _OpenRun] = {}
+        self._asked: dict[str, dict[str, Any]] = {}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            RunContext.create(folder, workspace=self._place, config=self._settings) as context,
+        ):
+            tools = ToolRegistry(context).materialize().definitions
+            self._instructions = _instructions(tools, context)
+            made = [self._tool(definition) for definition in tools]
+        self._toolset = FunctionToolset[Any](made, id=self.id, max_retries=self.max_retries)
+
+    def get_toolset(self) -> FunctionToolset[Any]:
+        """The same tools for every run."""
+        return self._toolset
+
+    def get_instructions(self) -> str:
+        """The mounts, what is writable, and the skills."""
+        return self._instructions
+
+    async def wrap_run(self, ctx: AgentContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Closes the runs that this agent run was the last to use."""
+        try:
+            return await handler()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._release, ctx.run_id)
+
+    def close(self) -> None:
+        """Closes runs that calls outside an agent's run have left open, such as those of a durable engine's worker."""
+        with self._lock:
+            runs, self._open = list(self._open.values()), {}
+        for run in runs:
+            run.context.close()
+
+    def _tool(self, definition: ToolDefinition) -> Tool[Any]:
+        name = cast("str", definition.name)
+
+        def find(ctx: AgentContext[Any]) -> tuple[ToolDefinition, RunContext, dict[str, Any] | None]:
+            asked = self._question(ctx)
+            run = self._run(ctx.run_id or "", self.run_id or _run_of(asked) or ctx.run_id)
+            if name not in run.tools:
+                raise ToolFailed(f"stale_tool: there is no tool `{name}` any more")
+            return run.tools[name], run.context, asked
+
+        return _tool(definition, find, self._remember)
+
+    def _remember(self, call_id: str, request: dict[str, Any]) -> None:
+        """Keeps what was asked until its answer comes in another agent run; the oldest questions are forgotten."""
+        with self._lock:
+            self._asked[call_id] = request
+            if len(self._asked) > MAX_OPEN_QUESTIONS:
+                del self._asked[next(iter(self._asked))]
+
+    def _question(self, ctx: AgentContext[Any]) -> dict[str, Any] | None:
+        """What was asked where this call is its answer."""
+        if not ctx.tool_call_approved or ctx.tool_call_id is None:
+            return None
+        with self._lock:
+            return ctx.tool_call_metadata or self._asked.pop(ctx.tool_call_id, None)
+
+    def _run(self, user: str, run_id: str | None) -> _OpenRun:
+        with self._lock:
+            run = self._open.get(run_id or "")
+            if run is None:
+                self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+                enter = RunContext.open if run_id and (self._home / run_id).exists() else RunContext.create
+                context = enter(self._home, cast("str", run_id), workspace=self._place, config=self._settings)
+                run = self._open[run_id or ""] = _OpenRun(context)
+            run.users.add(user)
+            return run
+
+    def _release(self, user: str | None) -> None:
+        with self._lock:
+            for run_id, run in list(self._open.items()):
+                run.users.discard(user or "")
+                if not run.users:
+                    del self._open[run_id]
+                    run.context.close()
+
+
+class _OpenRun:
+    """A run, its tools by name, and the agent runs that use it."""
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.tools = {cast("str", tool.name): tool for tool in ToolRegistry(context).materialize().definitions}
+        self.users: set[str] = set()
+
+
+def _run_of(asked: dict[str, Any] | None) -> str | None:
+    approval = asked.get("approval") if asked else None
+    return cast("dict[str, str]", approval).get("run_id") if isinstance(approval, dict) else None
+
+
+def _settings(config: ToolsConfig | dict[str, Any] | str | os.PathLike[str] | None) -> ToolsConfig:
+    if isinstance(config, ToolsConfig):
+        return config
+    if config is None or isinstance(config, dict):
+        return ToolsConfig.from_dict(config or {})
+    return ToolsConfig.from_file(Path(config).expanduser())
+
+
+def _state_directory() -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path.home() / ".local/state") / "kgent_tools" / "runs"
+
+
+def _instructions(tools: list[ToolDefinition], context: RunContext) -> str:
+    policy = EffectivePermissionPolicy.merge(context=context)
+    may = {"allow": "read and write", "ask": "read; write after approval", "deny": "read only"}
+    lines = [
+        f"- `{mount}`: {may[policy.effect('filesystem_write')] if mode == 'rw' else 'read only'}"
+        for mount, mode in context.mounts.items()
+    ]
+    text = "\n".join(
+        [
+            "The file tools see these folders. Relative paths start in `workspace`; `<folder>/...` selects another. "
+            "Nothing outside them can be reached, and the policy may refuse parts of them.",
+            *lines,
+        ]
+    )
+    catalogue = _catalogue(tools, context.skills, 8000)
+    return f"{text}\n\n{catalogue}" if catalogue else text
 
 
 async def register_toolset(
