@@ -1,5 +1,6 @@
 # demo [DIR=project]  the main job, on this repository or on another project
 # test                everything that must pass; what CI runs
+# test-pydantic-ai    the adapter with the oldest Pydantic AI that it claims and with the newest
 # check               the quick form, for every change
 # attack              at length: a million calls while another process exchanges names; killed writers, altered bytes
 # loom                every interleaving of the scope store's threads, up to a bound
@@ -10,7 +11,7 @@
 # .venv-release (what `pip install .` makes, for bench), build and target; `make clean` removes all of it.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-wheel test-python check attack loom lint lint-rust lint-python format dev bench bench-large clean
+.PHONY: demo test test-wheel test-python test-pydantic-ai check attack loom lint lint-rust lint-python format dev bench bench-large clean
 
 DIR ?= .
 
@@ -51,6 +52,12 @@ test-wheel: build/wheel/.built
 
 test-python: .venv/.built
 	$(bin)/python -m pytest
+
+pydantic := $(addprefix tests/python/test_,pydantic_adapter.py pydantic_load.py kgent_capability.py readme.py)
+
+test-pydantic-ai: .venv/.built build/oldest/.installed
+	PYTHONPATH=python build/oldest/bin/python -m pytest -p no:cacheprovider $(pydantic)
+	$(bin)/python -m pytest $(pydantic)
 
 check: .venv/.built
 	cargo fmt --check
@@ -99,7 +106,7 @@ bench-large: .venv-release/.installed
 clean:
 	rm -rf .venv .venv-release build target python/kgent_tools/_core*.so
 
-.venv/bin/python .venv-release/bin/python:
+.venv/bin/python .venv-release/bin/python build/oldest/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 with the venv module is needed; name it with PYTHON=..." >&2; exit 1; }
 	"$(PYTHON)" -m venv --clear $(@D:/bin=)
 	$@ -m pip install --quiet "pip>=25.1" # the first that reads dependency groups
@@ -116,6 +123,10 @@ clean:
 build/wheel/.built: .venv/.tools $(crate) $(package)
 	rm -rf build/wheel
 	$(bin)/maturin build --quiet --locked --out build/wheel
+	touch $@
+
+build/oldest/.installed: pyproject.toml | build/oldest/bin/python
+	build/oldest/bin/python -m pip install --quiet --no-compile --group oldest
 	touch $@
 
 .venv-release/.installed: export PYO3_PYTHON := $(CURDIR)/.venv-release/bin/python

@@ -9,7 +9,8 @@ from pathlib import Path
 VERSIONS = [f"3.{minor}" for minor in range(11, 16)]
 # What may differ between Pythons: imports, typing, pickling, fork, the loop. The rest runs on the development build.
 TESTS = [
-    f"tests/python/test_{name}.py" for name in ("import", "readme", "pydantic_adapter", "registry", "pickle", "fork")
+    f"tests/python/test_{name}.py"
+    for name in ("import", "readme", "pydantic_adapter", "kgent_capability", "registry", "pickle", "fork")
 ]
 PROBE = (
     "import ensurepip, sys, sysconfig, venv; assert not sysconfig.get_config_var('Py_GIL_DISABLED');"

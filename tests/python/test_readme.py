@@ -12,6 +12,7 @@ from kgent_tools import build_toolsets
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
+FILES = re.findall(r"```yaml\n# (\S+)\n(.*?)```", README, re.DOTALL)
 
 
 def test_readme_has_examples() -> None:
@@ -20,6 +21,8 @@ def test_readme_has_examples() -> None:
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
 def test_example_prints_what_the_readme_says(code: str, output: str, tmp_path: Path) -> None:
+    for name, text in FILES:
+        (tmp_path / name).write_text(text, encoding="utf-8")
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == (output, "")
 
