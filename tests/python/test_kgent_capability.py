@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +286,10 @@ def test_a_yaml_file_names_it(workspace: Path, runs: Path, tmp_path: Path) -> No
     offered = model.last_model_request_parameters
     assert offered is not None
     assert "write_file" not in {tool.name for tool in offered.function_tools}
+
+
+def test_a_user_s_program_runs(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("user_program.py")
+    ran = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    expected = "['add completed', 'list_files completed', 'shout completed']\nstr True\n"
+    assert (ran.stdout, ran.stderr) == (expected, "")
