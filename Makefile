@@ -56,7 +56,7 @@ test-python: .venv/.built
 pydantic := $(addprefix tests/python/test_,pydantic_adapter.py pydantic_load.py kgent_capability.py readme.py)
 
 test-pydantic-ai: .venv/.built build/oldest/.installed
-	PYTHONPATH=python build/oldest/bin/python -m pytest -p no:cacheprovider $(pydantic)
+	PYTHONPATH=$(CURDIR)/python build/oldest/bin/python -m pytest -p no:cacheprovider $(pydantic)
 	$(bin)/python -m pytest $(pydantic)
 
 check: .venv/.built
