@@ -56,6 +56,7 @@ from kgent_tools import (
     FileContent,
     RegistrationError,
     RunContext,
+    RunError,
     TextContent,
     ToolDefinition,
     ToolFailure,
@@ -458,7 +459,11 @@ class Kgent(AbstractCapability[Any]):
                 run.users.discard(user or "")
                 if not run.users:
                     del self._open[run_id]
-                    run.context.close()
+                    try:
+                        run.context.close()
+                    except RunError:
+                        # The host's fault, such as a log that was harmed: the agent's answer is not lost for it.
+                        logger.exception("kgent run %s could not be closed", run_id)
 
 
 class _OpenRun:
