@@ -424,7 +424,7 @@ def test_same_files_under_generated_ignore_files() -> None:
 
 @pytest.mark.slow
 def test_same_files_under_generated_ignore_files_at_length() -> None:
-    check_trees(250)
+    check_trees(120)
 
 
 def names_of(found: Iterable[bytes]) -> list[str]:

@@ -390,7 +390,7 @@ while not os.path.exists(path + ".stop"):
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_an_editor_and_two_runs_lose_no_update(tmp_path: Path) -> None:
-    total = int(os.environ.get("KGENT_EDITS", "2000"))
+    total = int(os.environ.get("KGENT_EDITS", "1000"))
     with Box(tmp_path) as box:
         shared = box.put("shared", "editor 0\n")
         box.put("count", "0\n")
@@ -479,7 +479,7 @@ def read_text(path: Path) -> str | None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_killed_calls_leave_whole_files_and_are_reported(tmp_path: Path) -> None:
-    rounds = int(os.environ.get("KGENT_KILLS", "120"))
+    rounds = int(os.environ.get("KGENT_KILLS", "60"))
     generator = random.Random(7)
     reported: Counter[str] = Counter()
     with Box(tmp_path, DELETE) as box:
