@@ -34,7 +34,7 @@ export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
 bin := .venv/bin
 crate := Cargo.toml Cargo.lock $(shell find src -type f)
-package := pyproject.toml README.md LICENSE $(wildcard python/kgent_tools/*.py python/kgent_tools/*.pyi)
+package := pyproject.toml README.md LICENSE $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 
 demo: .venv/.built
 	$(bin)/python examples/demo.py "$(DIR)"

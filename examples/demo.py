@@ -14,6 +14,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from kgent_tools import EffectivePermissionPolicy, RunContext, ToolsConfig, build_toolsets
 from kgent_tools.pydantic_adapter import KgentToolset
+from kgent_tools.report import write_report
 
 RUNS = Path(__file__).parent.parent / "build" / "runs"
 CONFIG = ToolsConfig.from_dict(
@@ -98,6 +99,9 @@ def main(project: str) -> None:
             )
         print(f"\n{answer}\nRun: {context.run_dir}\n")
         print(Path(context.run_dir, "deliverables", "report.md").read_text(encoding="utf-8"))
+    page = context.run_dir / "report.html"
+    write_report(context.run_dir, page)
+    print(f"What the agent did, for a browser: {page}")
 
 
 main(sys.argv[1] if len(sys.argv) > 1 else ".")

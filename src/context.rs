@@ -25,7 +25,7 @@ use crate::record::call_record::now;
 use crate::record::chain::Chain;
 use crate::record::event::{EventType, Owner, event};
 use crate::record::jsonl::{Journal, Keeping, Sink};
-use crate::record::reader::LogReader;
+use crate::record::reader::{LogReader, RunLog};
 use crate::record::redact::Redactor;
 use crate::registry::Services;
 use crate::registry::scope::Location;
@@ -473,11 +473,7 @@ impl Run {
 
     /// Reads one of its logs from the beginning, line by line.
     pub fn read(&self, log: RunLog) -> Result<LogReader, KgentError> {
-        let sink = match log {
-            RunLog::Records => Sink::Tools,
-            RunLog::Events => Sink::Events,
-        };
-        sink.read(self.journal.folder()).map(LogReader::new).map_err(|e| self.unread(&e.into()))
+        log.sink().read(self.journal.folder()).map(LogReader::new).map_err(|e| self.unread(&e.into()))
     }
 
     /// Replaces the secrets in a value that goes where others read it: metadata, a span, a log of the host's.
@@ -608,15 +604,6 @@ pub fn read_audit_key(file: &Path) -> Result<Vec<u8>, KgentError> {
         return Err(KgentError::Config(format!("`{}` holds fewer than {MIN_KEY_BYTES} bytes of key", file.display())));
     }
     Ok(key)
-}
-
-/// A log that can be read back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunLog {
-    /// `logs/tools.jsonl`.
-    Records,
-    /// `events.jsonl`.
-    Events,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,9 +10,9 @@ def main() -> None:
     try:
         from kgent_tools.cli import cli
     except ModuleNotFoundError as error:
-        if error.name != "click":
+        if error.name not in ("click", "rich"):
             raise
-        sys.exit("the kgent-tools command needs click: pip install 'kgent_tools[cli]'")
+        sys.exit(f"the kgent-tools command needs {error.name}: pip install 'kgent_tools[cli]'")
     cli(prog_name="kgent-tools")
 
 

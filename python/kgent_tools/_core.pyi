@@ -359,8 +359,16 @@ class LogReader:
     cut off had none, a record that is gone left its number open.
     """
 
+    @staticmethod
+    def open(run: _Path, log: Literal["tools", "events", "errors"] = "tools") -> LogReader:
+        """Reads a log of the run in the folder `run`, which need not be joined; a `RunError` where there is none."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> _Json: ...
+    def resume(self) -> None:
+        """Lets an iteration that came to the end go on with what was appended since."""
+    @property
+    def offset(self) -> int:
+        """The byte up to which the log was read."""
     @property
     def torn(self) -> int:
         """Lines that a crash cut off, so far."""

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -12,9 +12,9 @@ use super::config::{PyToolsConfig, config_of};
 use super::convert::{to_python, to_value};
 use super::exceptions::{PolicyError, RunError, tool_failure};
 use super::skills::PySkillRegistry;
-use crate::context::{CallInfo, RunContext, RunLog, RunOptions, read_audit_key};
+use crate::context::{CallInfo, RunContext, RunOptions, read_audit_key};
 use crate::permission::grant::Grant;
-use crate::record::reader::LogReader;
+use crate::record::reader::{LogReader, RunLog};
 use crate::record::verify::verify;
 use crate::sandbox::SandboxPath;
 
@@ -250,6 +250,18 @@ impl PyLogReader {
 
 #[pymethods]
 impl PyLogReader {
+    #[staticmethod]
+    #[pyo3(signature = (run, log="tools"))]
+    fn open(py: Python<'_>, run: PathBuf, log: &str) -> PyResult<Self> {
+        let log = match log {
+            "tools" => RunLog::Records,
+            "events" => RunLog::Events,
+            "errors" => RunLog::Errors,
+            other => return Err(PyValueError::new_err(format!("log: `{other}` is none of tools, events, errors"))),
+        };
+        Ok(Self(Mutex::new(py.detach(|| LogReader::open(&run, log))?)))
+    }
+
     fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
     }
@@ -258,6 +270,15 @@ impl PyLogReader {
         let line = self.with(py, Iterator::next);
         let line = line.transpose().map_err(|e| RunError::new_err(format!("the log cannot be read: {e}")))?;
         line.map(|line| to_python(py, &line)).transpose()
+    }
+
+    fn resume(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, LogReader::resume).map_err(|e| RunError::new_err(format!("the log cannot be read: {e}")))
+    }
+
+    #[getter]
+    fn offset(&self, py: Python<'_>) -> u64 {
+        self.with(py, |reader| reader.offset())
     }
 
     #[getter]

@@ -1,17 +1,40 @@
 //! [`LogReader`]: a log read back line by line, never held as a whole, never written. It tells what a crash left from
 //! what somebody damaged: a line that was cut off took no sequence number, a record that is gone leaves its number open.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::chain::{Chain, Mac};
 use super::jsonl::{MAX_LINE_BYTES, MAX_SEQ, Sink};
-use crate::sandbox::host::{LogFile, LogText};
+use crate::error::KgentError;
+use crate::sandbox::host::{LogFile, LogText, RunFolder};
 
 /// Faults that are kept of one log.
 const MAX_FAULTS: usize = 100;
+
+/// A log that can be read back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunLog {
+    /// `logs/tools.jsonl`.
+    Records,
+    /// `events.jsonl`.
+    Events,
+    /// `logs/errors.jsonl`.
+    Errors,
+}
+
+impl RunLog {
+    pub(crate) fn sink(self) -> Sink {
+        match self {
+            Self::Records => Sink::Tools,
+            Self::Events => Sink::Events,
+            Self::Errors => Sink::Errors,
+        }
+    }
+}
 
 /// What is wrong with a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -96,6 +119,13 @@ impl<R: Read> Lines<R> {
     }
 }
 
+impl<R: Read + Seek> Lines<R> {
+    fn go_back(&mut self, at: u64) -> std::io::Result<()> {
+        self.at = self.reader.seek(SeekFrom::Start(at))?;
+        Ok(())
+    }
+}
+
 /// A record, an event or an error, and where it stands.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -116,12 +146,52 @@ pub struct LogReader {
     torn: u64,
     faults: Vec<Fault>,
     over: bool,
+    /// The end of the last whole record, and how many torn lines and faults were known there.
+    sure: (u64, u64, usize),
 }
 
 impl LogReader {
     pub(crate) fn new(file: LogText) -> Self {
         let lines = Lines::new(file);
-        Self { lines, chain: None, seq: 0, unreadable: Vec::new(), torn: 0, faults: Vec::new(), over: false }
+        Self {
+            lines,
+            chain: None,
+            seq: 0,
+            unreadable: Vec::new(),
+            torn: 0,
+            faults: Vec::new(),
+            over: false,
+            sure: (0, 0, 0),
+        }
+    }
+
+    /// Reads a log of the run whose folder this is; the run need not be joined, and nothing is written.
+    ///
+    /// # Errors
+    /// [`KgentError::Run`] where the folder is none of a run, or the log cannot be read.
+    pub fn open(run: &Path, log: RunLog) -> Result<Self, KgentError> {
+        log.sink().read(&RunFolder::look(run)?).map(Self::new).map_err(|errno| {
+            let errno = std::io::Error::from(errno);
+            KgentError::Run(format!("`{}` of the run `{}` cannot be read: {errno}", log.sink().path(), run.display()))
+        })
+    }
+
+    /// Lets it go on with what was appended since it came to the end. What was no record then is looked at again.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn resume(&mut self) -> std::io::Result<()> {
+        let (end, torn, faults) = self.sure;
+        self.lines.go_back(end)?;
+        (self.torn, self.over) = (torn, false);
+        self.faults.truncate(faults);
+        self.unreadable.clear();
+        Ok(())
+    }
+
+    /// The byte up to which the log was read.
+    pub fn offset(&self) -> u64 {
+        self.lines.at
     }
 
     /// A reader that checks the chain too.
@@ -188,6 +258,7 @@ impl LogReader {
             }
             self.unreadable.clear();
             self.seq = seq;
+            self.sure = (entry.end, self.torn, self.faults.len());
             return Ok(Some(entry));
         }
         // What was cut off is closed off together with the next line: these were something else.

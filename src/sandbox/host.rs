@@ -395,6 +395,20 @@ impl<F: AsFd> std::io::Read for LogText<F> {
     }
 }
 
+impl<F: AsFd> std::io::Seek for LogText<F> {
+    fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+        let at = match to {
+            std::io::SeekFrom::Start(at) => Some(at),
+            std::io::SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            std::io::SeekFrom::End(by) => {
+                u64::try_from(fs::fstat(&self.fd)?.st_size).ok().and_then(|size| size.checked_add_signed(by))
+            }
+        };
+        self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
 /// How large this process may make a file. (To try would be answered with a signal.)
 pub(crate) fn size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use kgent_tools::context::{CallInfo, RunContext, RunLog};
+use kgent_tools::context::{CallInfo, RunContext};
+use kgent_tools::record::reader::RunLog;
 use serde_json::{Value, json};
 
 use crate::support::Thing::File;

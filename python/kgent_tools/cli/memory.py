@@ -1,4 +1,4 @@
-"""The `kgent-tools` command (extra: `kgent_tools[cli]`)."""
+"""`kgent-tools memory`: people review what a run wants remembered."""
 
 from __future__ import annotations
 
@@ -11,60 +11,20 @@ from typing import Any
 
 import click
 
-from kgent_tools import ErrorInfo, KgentError, MemoryWriteResult, ToolsConfig, __version__, verify_run
+from kgent_tools import ErrorInfo, KgentError, MemoryWriteResult, ToolsConfig
 from kgent_tools._client_calls import ClientCalls, client_from
 from kgent_tools._core import MemoryReview
+from kgent_tools.cli.terminal import RUN, escaped
 
-__all__ = ["cli"]
+__all__ = ["memory"]
 
-RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 CANDIDATE = click.argument("candidates", metavar="ID@HASH...", nargs=-1, required=True)
 RETRY = click.option(
     "--retry", is_flag=True, help="Also one whose state is unknown: look first whether the client has it."
 )
-AUDIT = {
-    "plain": "the log is not chained, so records that were changed with care are not found",
-    "unkeyed": "the chain has no key, so it finds accidents only",
-    "keyed": "the chain was checked with the key",
-}
 
 
 @click.group()
-@click.version_option(__version__)
-def cli() -> None:
-    """Looks after the runs of governed agent tools."""
-
-
-@cli.command()
-@RUN
-@click.option(
-    "--audit-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of a keyed chain."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def verify(run: Path, audit_key_file: Path | None, as_json: bool) -> None:
-    """Checks a run's logs for records that are broken, missing, reordered or altered, and for an end that is cut off.
-
-    Status 1 where something is wrong.
-    """
-    with _told():
-        found = verify_run(run, audit_key_file=audit_key_file)
-    if as_json:
-        click.echo(json.dumps(found))
-    else:
-        for log in found["logs"]:
-            click.echo(f"{log['log']}: {log['records']} records, {log['bytes']} bytes")
-            if log["torn"]:
-                click.echo(f"  {log['torn']} lines were torn by a crash and closed off")
-            if fault := log["fault"]:
-                click.echo(f"  {fault['kind']}: record {fault['seq']}, in the line that begins at byte {fault['at']}")
-        click.echo(f"{'nothing is wrong' if found['ok'] else 'SOMETHING IS WRONG'}; {AUDIT[found['audit']]}")
-        if not found["closed"]:
-            click.echo("the run was not closed: records missing at the very end cannot be told")
-    if not found["ok"]:
-        raise SystemExit(1)
-
-
-@cli.group()
 def memory() -> None:
     """Reviews what a run wants remembered. RUN is the run's folder, such as runs/20261130-120000-0a1b2c3d."""
 
@@ -157,11 +117,6 @@ def _hand_over(
     review.finish(id, hash, "accepted", named, answer.id)
     click.echo(f"{id}: accepted{f' as {escaped(answer.id)}' if answer.id else ''}")
     return True
-
-
-def escaped(text: str) -> str:
-    """Text for a terminal: what a reader does not see, or what moves the cursor, is spelt out."""
-    return "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 def _review(run: Path) -> MemoryReview:
