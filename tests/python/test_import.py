@@ -22,6 +22,7 @@ SUBMODULES = {
     "memory_stores",
     "plugins",
     "pydantic_adapter",
+    "report",
 }  # and `tool`, which its function stands before
 
 

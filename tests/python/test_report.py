@@ -6,14 +6,13 @@ import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
 from browser import CHROMIUM, Browser
-from kgent_tools import RunContext, RunError
-from kgent_tools.report import write_report
 from support import Box
+
+from kgent_tools import RunError
+from kgent_tools.report import write_report
 
 pytestmark = [
     pytest.mark.slow,
@@ -213,7 +212,7 @@ def test_it_is_used_by_the_keyboard_alone(box: Box, browser: Browser) -> None:
 
 
 def test_nothing_on_record_acts(tmp_path: Path, browser: Browser) -> None:
-    run = tmp_path / "</title><script>document.title='x'</script>".replace("/", "∕")
+    run = tmp_path / "</title><script>document.title='x'</script>".replace("/", "\u2215")
     made_run(tmp_path, len(HOSTILE)).rename(run)
     log = run / "logs/tools.jsonl"
     records = [json.loads(line) for line in log.read_bytes().splitlines()]
