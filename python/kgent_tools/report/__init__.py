@@ -2,7 +2,7 @@
 
 The records travel as JSON that is compressed and written in base64, so that nothing in them can end an element; the page
 runs under a policy that allows its own script and style by their hashes and no address at all; and the script puts every
-text in place as text. What is drawn first comes as columns of numbers, the records in parts that are unpacked when shown.
+text in place as text. What is drawn first comes first, as columns of numbers; the records in parts that are unpacked when shown.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import hashlib
 import html
 import json
 import os
+import shutil
 import zlib
 from importlib.resources import files
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import Any
 
 from kgent_tools import LogReader, __version__
@@ -47,10 +48,11 @@ def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str], *,
     begun = unfinished(run, progress.part())
     reader = LogReader.open(run)
     columns = _Columns()
-    with NamedTemporaryFile("w", encoding="utf-8", dir=output.parent, prefix=".report-", delete=False) as file:
+    with (
+        TemporaryFile("w+", encoding="ascii") as parts,
+        NamedTemporaryFile("w", encoding="utf-8", dir=output.parent, prefix=".report-", delete=False) as file,
+    ):
         try:
-            before, after = _page(run.absolute().name)
-            file.write(before)
             part: list[dict[str, Any]] = []
             for call in map(Call.of, read(reader, progress.part())):
                 columns.add(call)
@@ -59,11 +61,16 @@ def write_report(run: str | os.PathLike[str], output: str | os.PathLike[str], *,
                     record = {**record, "cause": cause}
                 part.append(record)
                 if len(part) == PART_CALLS:
-                    file.write(_data("calls", part))
+                    parts.write(_data("calls", part))
                     part = []
-            file.write(_data("calls", part))
+            parts.write(_data("calls", part))
+            parts.seek(0)
+            start, middle, last = _page(run.absolute().name)
+            file.write(start)
             file.write(_data("index", {**_about(run, reader, begun), **columns.to_dict()}))
-            file.write(after)
+            file.write(middle)
+            shutil.copyfileobj(parts, file)
+            file.write(last)
             file.close()
             os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, output)
@@ -137,16 +144,17 @@ def _about(run: Path, reader: LogReader, begun: dict[str, dict[str, Any]]) -> di
     }
 
 
-def _page(title: str) -> tuple[str, str]:
-    """What stands before and after the data."""
+def _page(title: str) -> tuple[str, str, str]:
+    """What stands before the index, before the parts, and after them."""
     own = files("kgent_tools.report")
     page, style, script = (own.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
-    before, after = page.split("@@DATA@@\n")
-    before = before.replace("@@STYLE_HASH@@", _hash(style)).replace("@@SCRIPT_HASH@@", _hash(script))
-    before = before.replace("@@STYLE@@", style)
+    start, rest = page.split("@@INDEX@@\n")
+    middle, last = rest.split("@@CALLS@@\n")
+    start = start.replace("@@STYLE_HASH@@", _hash(style)).replace("@@SCRIPT_HASH@@", _hash(script))
+    start = start.replace("@@STYLE@@", style)
     # Last, since it alone is not ours.
-    before = before.replace("@@TITLE@@", html.escape(title.encode("ascii", "backslashreplace").decode()))
-    return before, after.replace("@@SCRIPT@@", script)
+    start = start.replace("@@TITLE@@", html.escape(title.encode("ascii", "backslashreplace").decode()))
+    return start, middle.replace("@@SCRIPT@@", script), last
 
 
 def _hash(text: str) -> str:

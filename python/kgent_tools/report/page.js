@@ -64,7 +64,7 @@ const kind = (status) => (KINDS.has(status) ? status : "other");
 const COLOUR = { completed: "completed", failed: "failed", timeout: "failed", interrupted: "failed", blocked: "blocked", cancelled: "cancelled", other: "other" };
 
 let index, total, lane, lanes, end, order;
-let parts, unpacked = [];
+let parts, loaded = Promise.resolve(), unpacked = [];
 let shown, chosen = -1;
 let view = { from: 0, to: 1 };
 
@@ -75,9 +75,15 @@ function clock(call, digits = 12) {
 
 function record(call) {
   const part = Math.floor(call / index.part_calls);
-  if (!unpacked[part]) unpacked[part] = unpack(parts[part]).then((records) => (unpacked[part] = records));
+  if (!unpacked[part]) unpacked[part] = arrived(part).then(unpack).then((records) => (unpacked[part] = records));
   const found = unpacked[part];
   return Array.isArray(found) ? found[call % index.part_calls] : found.then((records) => records[call % index.part_calls]);
+}
+
+// The page is drawn while the records still come; a part is whole when something follows it.
+async function arrived(part) {
+  if (!parts[part]?.nextElementSibling) await loaded;
+  return parts[part];
 }
 
 // The first lane whose last call has ended: a heap of when lanes end would save nothing at this number of lanes.
@@ -175,7 +181,7 @@ function drawTimeline() {
     pen.strokeRect(x - 1.5, AXIS + lane[chosen] * thick - 1.5, Math.max(3, index.took[chosen] * scale) + 3, thick + 1);
   }
   probe.remove();
-  $("span").textContent = view.from === 0 && view.to === end ? took(end) : `${took(view.from)} to ${took(view.to)}`;
+  $("span").textContent = view.from === 0 && view.to === end ? took(end) : `${view.from ? took(view.from) : "0"} to ${took(view.to)}`;
   canvas.dataset.drawn = "1";
 }
 
@@ -387,15 +393,16 @@ async function showDetails(call) {
   fact("rule", permission.rule);
   fact("read", size(index.bytes_in[call]));
   fact("to the model", size(index.bytes_out[call]) + (found.truncated ? ", cut" : ""));
-  for (const name of ["id", "call_id", "conversation_id", "trace_id", "span_id", "scope", "seq"]) fact(name, found[name]);
   const block = (title, value) => {
     panel.append(make("h3", {}, title), make("pre", {}, text(typeof value === "string" ? value : JSON.stringify(value, null, 2), "\n\t")));
   };
   if (error) block(`Error: ${plain(error.code)}`, error.message ?? "");
   if (found.cause) block("Cause, for the host", found.cause);
   block("Arguments", found.args ?? {});
-  if (found.repairs?.length) block("Repaired arguments", found.repairs.join("\n"));
-  if (found.artifacts?.length) block("Artifacts", found.artifacts.join("\n"));
+  if (Array.isArray(found.repairs) && found.repairs.length) block("Repaired arguments", found.repairs.join("\n"));
+  if (Array.isArray(found.artifacts) && found.artifacts.length) block("Artifacts", found.artifacts.join("\n"));
+  const ids = ["id", "call_id", "conversation_id", "trace_id", "span_id", "scope", "seq"].filter((name) => found[name] != null);
+  block("Identity", ids.map((name) => `${name}: ${found[name]}`).join("\n"));
   panel.hidden = false;
   panel.scrollTop = 0;
   panel.dataset.call = call;
@@ -494,17 +501,17 @@ function drawTotals() {
 function bars(title, note, entries) {
   const card = make("div", { class: "card" }, make("h2", {}, title), make("p", {}, note));
   const long = entries.some((entry) => entry.long);
-  const high = long ? 40 : 24, wide = 360, top = Math.max(1e-9, ...entries.map((entry) => entry.value));
+  const high = long ? 40 : 24, wide = 290, top = Math.max(1e-9, ...entries.map((entry) => entry.value));
   if (!entries.length) {
     card.append(make("p", {}, "None."));
     return card;
   }
   const picture = drawn("svg", { viewBox: `0 0 ${wide} ${entries.length * high}`, role: "img", "aria-label": `${title}: ${entries.map((e) => `${plain(e.name)} ${e.label}`).join(", ")}` });
   entries.forEach((entry, at) => {
-    const y = at * high, name = plain(entry.name), most = long ? 50 : 19;
-    const room = long ? 0 : 128;
+    const y = at * high, name = plain(entry.name), most = long ? 44 : 17;
+    const room = long ? 0 : 112;
     const cut = name.length > most ? `${name.slice(0, most - 1)}…` : name;
-    const length = Math.max(1.5, ((wide - room - 76) * entry.value) / top);
+    const length = Math.max(1.5, ((wide - room - 62) * entry.value) / top);
     const group = drawn("g", { class: entry.kind ?? "" }, drawn("title", {}, `${name}: ${entry.label}`));
     const below = y + (long ? 16 : 0);
     group.append(
@@ -540,7 +547,7 @@ function drawPlots() {
 }
 
 function histogram(decades) {
-  const card = make("div", { class: "card" }, make("h2", {}, "Durations"), make("p", {}, "calls by duration, three steps for each power of ten"));
+  const card = make("div", { class: "card" }, make("h2", {}, "Durations"), make("p", {}, "how many calls took how long"));
   let first = decades.findIndex(Boolean), last = decades.findLastIndex(Boolean);
   if (first < 0) {
     card.append(make("p", {}, "None."));
@@ -548,7 +555,7 @@ function histogram(decades) {
   }
   first = Math.floor(first / 3) * 3;
   last = Math.max(first + 5, Math.ceil((last + 1) / 3) * 3 - 1);
-  const wide = 360, high = 150, base = high - 22, step = wide / (last - first + 1), top = Math.max(...decades);
+  const wide = 290, high = 150, base = high - 22, step = wide / (last - first + 1), top = Math.max(...decades);
   const picture = drawn("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "Number of calls by duration" });
   for (let at = first; at <= last; at++) {
     const value = decades[at] ?? 0, x = (at - first) * step;
@@ -579,7 +586,8 @@ function warn() {
 }
 
 async function main() {
-  parts = document.querySelectorAll("script.calls");
+  parts = document.getElementsByClassName("calls");
+  if (document.readyState === "loading") loaded = new Promise((done) => document.addEventListener("DOMContentLoaded", done));
   index = await unpack(document.querySelector("script.index"));
   layOut();
   view = { from: 0, to: end };
@@ -597,6 +605,7 @@ async function main() {
   listenList();
   listenFilters();
   show(Uint32Array.from({ length: total }, (_, call) => call));
+  if (total) await record(0);
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   document.documentElement.dataset.ready = Math.round(performance.now());
 }
