@@ -208,7 +208,7 @@ def runs(directory: Path, as_json: bool) -> None:
             if table is None:
                 click.echo(json.dumps(asdict(look)))
                 continue
-            started = look.started_at[:19].replace("T", " ")
+            started = look.started_at[5:16].replace("T", " ")
             counts = map(str, (look.calls, look.failed, look.blocked))
             table.row(look.run, look.state, started, took(look.seconds * 1e6), *counts)
     if not folders:
@@ -217,7 +217,7 @@ def runs(directory: Path, as_json: bool) -> None:
 
 def _runs_table() -> Table:
     numbers = [("took", 9), ("calls", 6), ("failed", 6), ("blocked", 7)]
-    columns = [("run", 24), ("state", 10), ("started", 19), *numbers]
+    columns = [("run", 0), ("state", 10), ("started", 11), *numbers]
     return Table(columns, right=[name for name, _ in numbers], colour="state")
 
 

@@ -43,7 +43,7 @@ def escaped(text: str) -> str:
 class Table:
     """Rows in columns, each printed as it comes: cut to the terminal's width, or with tabs and uncut where there is none.
 
-    A column is its heading and its cells; 0 is a last column that takes what is left, and numbers are set right.
+    A column is its heading and its cells; 0 is a column that takes what is left, and numbers are set right.
     """
 
     def __init__(
