@@ -37,7 +37,7 @@ LONG_BYTES = 4 << 20
 
 def escaped(text: str) -> str:
     """Text for a terminal: what a reader does not see, or what moves the cursor, is spelt out."""
-    return "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 class Table:
