@@ -82,10 +82,10 @@ def test_c05_link_swapped_between_check_and_use(box: Box, link: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("link", LINKS[:2])
-def test_c05_twenty_thousand_times(box: Box, link: str) -> None:
-    seen = attack(box, link, reads=20_000, writes=2_000, allowed=set())
-    assert sum(seen.values()) >= 22_000
+@pytest.mark.parametrize(("link", "reads", "writes"), [(LINKS[0], 20_000, 2_000), (LINKS[1], 5_000, 500)])
+def test_c05_twenty_thousand_times(box: Box, link: str, reads: int, writes: int) -> None:
+    seen = attack(box, link, reads=reads, writes=writes, allowed=set())
+    assert sum(seen.values()) >= reads + writes
     assert len(seen) > 1, f"the race was never on: {seen}"
     assert len(box.records) == sum(seen.values())
 
