@@ -34,6 +34,9 @@ CALLS: dict[str, list[dict[str, Any]]] = {
         for section in (
             "Update File: {path}\n-guess\n+x",
             "Add File: {path}\n+x",
+            "Delete File: {path}",
+            "Update File: {path}\n*** Move to: src/moved\n-guess\n+x",
+            "Update File: src/open\n*** Move to: {path}\n-open\n+x",
         )
     ],
     "list_files": [{"path": "{path}"}, {"path": "{folder}", "depth": 9}],
@@ -74,12 +77,15 @@ def box(tmp_path: Path) -> Iterator[Box]:
     ws = tmp_path / "ws"
     (ws / "private/sub").mkdir(parents=True)
     (ws / "src").mkdir()
+    (ws / "src/open").write_text("open\n", encoding="utf-8")
     (ws / "private/k").write_text(f"{CANARY}\n", encoding="utf-8")
     mounts = {"again": (ws, "rw"), "inner": (ws / "private", "rw")}
-    with Box(tmp_path, mounts=mounts, runtime=[PermissionRule("*", "private/**", "deny")]) as made:
+    config = {"permissions": {"filesystem_delete": "allow"}}  # else a patch that deletes is denied for that alone
+    with Box(tmp_path, config, mounts=mounts, runtime=[PermissionRule("*", "private/**", "deny")]) as made:
         yield made
         assert (ws / "private/k").read_text(encoding="utf-8") == f"{CANARY}\n"
         assert sorted(os.listdir(ws / "private")) == ["k", "sub"]
+        assert os.listdir(ws / "src") == ["open"]
 
 
 def filled(value: Any, path: str) -> Any:
