@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::redact::MIN_HASHED_BYTES;
-use crate::error::{Code, ToolError};
+use crate::error::Code;
 use crate::permission::is_secret;
 use crate::sandbox::dir::Version;
-use crate::sandbox::{Access, Gate, Sandbox, SandboxPath, content_hash, hash_text};
+use crate::sandbox::{HostGate, Sandbox, SandboxPath, content_hash, hash_text};
 
 /// One file of a call: what it was and what it becomes; `null` where there is none.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,31 +54,10 @@ pub(crate) enum Outcome {
 pub(crate) fn outcome(sandbox: &Sandbox, limit: u64, target: &Value) -> Option<Outcome> {
     target.get("after")?;
     let planned = Planned::deserialize(target).ok()?;
-    match sandbox.open_file(&sandbox.parse(&planned.path).ok()?, &Host) {
+    match sandbox.open_file(&sandbox.parse(&planned.path).ok()?, &HostGate) {
         Ok(file) => Some(planned.outcome(Some((&file.read_all(limit).ok()?, file.version)))),
         Err(error) if error.code == Code::NotFound => Some(planned.outcome(None)),
         Err(_) => None,
-    }
-}
-
-/// The host itself looks, at what its own records name; nothing of it is told but what became of it.
-struct Host;
-
-impl Gate for Host {
-    fn permit(&self, _: &SandboxPath, _: Access) -> Result<(), ToolError> {
-        Ok(())
-    }
-
-    fn visible(&self, _: &SandboxPath, _: Access) -> bool {
-        true
-    }
-
-    fn checkpoint(&self) -> Result<(), ToolError> {
-        Ok(())
-    }
-
-    fn poll(&self) -> Result<(), ToolError> {
-        Ok(())
     }
 }
 

@@ -8,9 +8,11 @@
 
 mod attributes;
 pub(crate) mod dir;
+mod folding;
 pub mod host;
 mod ignores;
 pub(crate) mod mount;
+mod open_file;
 mod order;
 mod overlap;
 pub(crate) mod path;
@@ -28,9 +30,12 @@ use rustix::fs::{self, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub use self::dir::Kind;
-use self::dir::{Component, Dir, Version};
+use self::dir::{Component, Dir};
+use self::folding::spelled;
 pub use self::mount::MountSpec;
 use self::mount::{Mount, Pin};
+pub use self::open_file::OpenFile;
+pub(crate) use self::open_file::{content_hash, hash_text, too_large};
 use self::overlap::{KernelMounts, overlaps};
 pub use self::path::SandboxPath;
 pub(crate) use self::path::is_deceptive;
@@ -93,90 +98,8 @@ pub struct Constraints {
     pub power_safe: bool,
 }
 
-/// An open regular file.
-#[derive(Debug)]
-pub struct OpenFile {
-    fd: OwnedFd,
-    /// Its size when it was opened, in bytes.
-    pub size: u64,
-    /// Its device and inode.
-    pub identity: (u64, u64),
-    /// Which state of it was opened.
-    pub(crate) version: Version,
-    /// Its link-free name.
-    pub path: SandboxPath,
-}
-
-impl OpenFile {
-    fn new(fd: OwnedFd, stat: &Stat, path: SandboxPath) -> Self {
-        let version = Version::of(stat);
-        Self { fd, size: version.size, identity: version.identity, version, path }
-    }
-
-    /// Reads from where the last read ended; 0 bytes are the end.
-    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, ToolError> {
-        loop {
-            match rustix::io::read(&self.fd, &mut *buffer) {
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(ToolError::io(&self.path.to_string(), "reading", errno)),
-                Ok(count) => return Ok(count),
-            }
-        }
-    }
-
-    /// The whole file; `too_large` over `limit` bytes.
-    pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, ToolError> {
-        let mut bytes = Vec::new();
-        self.read_into(&mut bytes, limit)?;
-        Ok(bytes)
-    }
-
-    /// The whole file, in place of what `bytes` held; `too_large` over `limit` bytes.
-    pub(crate) fn read_into(&self, bytes: &mut Vec<u8>, limit: u64) -> Result<(), ToolError> {
-        let expected = usize::try_from(self.size.min(limit)).unwrap_or(usize::MAX);
-        let mut filled = 0;
-        bytes.resize(expected.saturating_add(1), 0);
-        loop {
-            let space = bytes.get_mut(filled..).unwrap_or_default();
-            // A read that leaves room has reached the end of a regular file.
-            let wanted = space.len();
-            let count = self.read(space)?;
-            filled += count;
-            if filled as u64 > limit {
-                return Err(too_large(&self.path, self.size.max(filled as u64), limit));
-            }
-            if count < wanted {
-                bytes.truncate(filled);
-                return Ok(());
-            }
-            bytes.resize(filled.saturating_mul(2), 0);
-        }
-    }
-}
-
-impl AsFd for OpenFile {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// The content hash that reads give and writes expect: `b3:` and 32 hex digits of the whole file.
-pub(crate) fn content_hash(bytes: &[u8]) -> String {
-    hash_text(&blake3::hash(bytes))
-}
-
-/// The same of a hash.
-pub(crate) fn hash_text(hash: &blake3::Hash) -> String {
-    format!("b3:{}", hash.to_hex().get(..32).unwrap_or_default())
-}
-
-pub(crate) fn too_large(path: &SandboxPath, size: u64, limit: u64) -> ToolError {
-    ToolError::new(Code::TooLarge, format!("`{path}` has {size} bytes, over the limit of {limit}"))
-        .hint("Read it in parts with `offset` and `limit`, or search it.")
-}
-
 /// The host's own look: the policy is for tools.
-struct HostGate;
+pub(crate) struct HostGate;
 
 impl Gate for HostGate {
     fn permit(&self, _: &SandboxPath, _: Access) -> Result<(), ToolError> {
@@ -449,25 +372,6 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Whether the name would be forbidden in another case or normal form, by the sandbox or by the policy: then the entry
-    /// that it leads to says which name holds.
-    fn may_be_folded(&self, path: &SandboxPath, gate: &dyn Gate) -> bool {
-        let frozen = self.frozen.load();
-        let forbidden = |path: &SandboxPath| {
-            let rel = fold(path.rel());
-            let Ok(mount) = self.mount(path) else { return false };
-            let under = |names: &[Vec<u8>]| names.iter().any(|name| beneath(&rel, &fold(name)).is_some());
-            let resource = Resource { mount: path.mount(), rel: &rel };
-            let constraints = self.constraints.hidden.iter().chain(&self.constraints.read_only);
-            under(&mount.withheld)
-                || frozen.names.iter().any(|(m, name)| *m == path.mount_index() && beneath(&rel, &fold(name)).is_some())
-                || components(&rel).any(|c| c == b".git")
-                || constraints.filter(|p| !p.is_every()).any(|p| p.folded().covers(&resource))
-        };
-        let folds = self.folds || frozen.folds || matches!(fold(path.rel()), Cow::Owned(_));
-        folds && (forbidden(path) || self.aliases(path).any(|alias| forbidden(&alias))) || gate.may_be_folded(path)
-    }
-
     /// Opens `path` with `flags`, link-free or not at all, and says under which name.
     fn open(
         &self,
@@ -734,25 +638,6 @@ impl Sandbox {
         })?;
         Ok((mount, stack(&rest)))
     }
-}
-
-/// The name of the entry of `at` that `name` led to, which the volume may have found in another case or normal form.
-fn spelled(at: impl AsFd, name: Vec<u8>, identity: (u64, u64)) -> Vec<u8> {
-    let folded = fold(&name);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = fs::openat(at, c".", flags, Mode::empty()).map(Dir::new);
-    let Ok((dir, entries)) = opened.and_then(|dir| dir.entries(usize::MAX).map(|entries| (dir, entries))) else {
-        return name;
-    };
-    if entries.iter().any(|entry| entry.name == name) {
-        return name;
-    }
-    let same = |entry: &&dir::Entry| {
-        Component::of(&entry.name).and_then(|name| dir.look(name)).is_ok_and(|look| look.identity == identity)
-    };
-    // A file may have two names in the folder: the one that reads the same is meant.
-    let (alike, other): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| fold(&entry.name) == folded);
-    alike.into_iter().chain(other).find(same).map_or(name, |entry| entry.name.clone())
 }
 
 /// The components of `rel`, the next one last.
