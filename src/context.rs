@@ -160,6 +160,7 @@ struct Process {
 /// A call under way: what the caller said of it, and the flag that stops it.
 struct UnderWay {
     info: Arc<CallInfo>,
+    call: Option<Arc<()>>,
     cancelled: Arc<AtomicBool>,
     host: Arc<dyn Host>,
 }
@@ -175,8 +176,8 @@ impl std::fmt::Debug for UnderWay {
 pub struct RunContext {
     run: Arc<Run>,
     info: Arc<CallInfo>,
-    /// It stands for one call, not for the run.
-    one_call: bool,
+    /// What tells the call that it stands for from others; `None` where it stands for the run.
+    call: Option<Arc<()>>,
 }
 
 impl RunContext {
@@ -278,13 +279,20 @@ impl RunContext {
             memory: ArcSwapOption::empty(),
         };
         run.sandbox.freeze(run.skill_roots().iter().map(PathBuf::as_path))?;
-        Ok((Self { run: Arc::new(run), info: Arc::default(), one_call: false }, alone))
+        Ok((Self { run: Arc::new(run), info: Arc::default(), call: None }, alone))
     }
 
     /// The same run with what belongs to one call.
     #[must_use]
     pub fn for_call(&self, info: CallInfo) -> Self {
-        Self { run: Arc::clone(&self.run), info: Arc::new(info.bounded()), one_call: true }
+        Self { run: Arc::clone(&self.run), info: Arc::new(info.bounded()), call: Some(Arc::new(())) }
+    }
+
+    /// The same call, on record as part of this span.
+    #[must_use]
+    pub fn in_span(&self, trace_id: String, span_id: String) -> Self {
+        let info = CallInfo { trace_id: Some(trace_id), span_id: Some(span_id), ..CallInfo::clone(&self.info) };
+        Self { info: Arc::new(info.bounded()), ..self.clone() }
     }
 
     /// The run.
@@ -304,7 +312,8 @@ impl RunContext {
         let call_id = call_id.map(|id| cut(id, MAX_ID_BYTES));
         let mut told = Vec::new();
         for call in lock(&process.1.calls).values() {
-            let own = !self.one_call || Arc::ptr_eq(&call.info, &self.info);
+            let own =
+                self.call.as_ref().is_none_or(|own| call.call.as_ref().is_some_and(|call| Arc::ptr_eq(call, own)));
             if own && (call_id.is_none() || call_id == call.info.call_id.as_deref()) {
                 call.cancelled.store(true, Ordering::Relaxed);
                 told.push(Arc::clone(&call.host));

@@ -101,8 +101,12 @@ impl CallContext {
         let process = run.process().map_err(|e| host_error(&e))?;
         let serial = process.1.counter.fetch_add(1, Ordering::Relaxed);
         let cancelled = Arc::new(AtomicBool::new(false));
-        let under_way =
-            UnderWay { info: Arc::clone(&context.info), cancelled: Arc::clone(&cancelled), host: Arc::clone(&host) };
+        let under_way = UnderWay {
+            info: Arc::clone(&context.info),
+            call: context.call.clone(),
+            cancelled: Arc::clone(&cancelled),
+            host: Arc::clone(&host),
+        };
         lock(&process.1.calls).insert(serial, under_way);
         let started = Instant::now();
         let limit = run.limits().timeout();

@@ -13,6 +13,7 @@ mod pending;
 mod policy;
 mod result;
 mod skills;
+mod span;
 mod tools;
 
 use pyo3::prelude::*;

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::exceptions::{RegistrationError, stays};
 use super::handler::{Job, stopped};
 use super::result::PyToolResult;
+use super::span::CallSpan;
 use super::tools::settled_result;
 use crate::context::CallContext;
 use crate::error::ToolError;
@@ -19,20 +20,21 @@ pub(super) struct PyPendingCall {
     call: CallContext,
     job: Job,
     pending: Mutex<Option<Box<Pending>>>,
+    span: CallSpan,
 }
 
 impl PyPendingCall {
-    pub(super) fn new(mut pending: Box<Pending>) -> PyResult<Self> {
+    pub(super) fn new(mut pending: Box<Pending>, span: CallSpan) -> PyResult<Self> {
         let job = pending.take_awaited().and_then(|awaited| awaited.downcast::<Job>().ok());
         let job = job.ok_or_else(|| RegistrationError::new_err("the tool cannot be awaited from Python"))?;
-        Ok(Self { call: pending.call().clone(), job: *job, pending: Mutex::new(Some(pending)) })
+        Ok(Self { call: pending.call().clone(), job: *job, pending: Mutex::new(Some(pending)), span })
     }
 
     /// Takes the call, once; no lock is held while it is settled.
     fn finish_with(&self, py: Python<'_>, outcome: Result<Output, ToolError>) -> PyResult<PyToolResult> {
         let pending = self.pending.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let pending = pending.ok_or_else(|| RegistrationError::new_err("the call is finished"))?;
-        settled_result(py.detach(|| pending.finish(outcome)))
+        self.span.end(py, settled_result(py.detach(|| pending.finish(outcome))))
     }
 }
 

@@ -15,6 +15,7 @@ use super::pending::PyPendingCall;
 use super::policy::{PyPolicy, default_policy};
 use super::result::PyToolResult;
 use super::skills::PySkillRegistry;
+use super::span::CallSpan;
 use crate::context::{CallInfo, RunContext};
 use crate::error::ToolError;
 use crate::registry::{
@@ -268,10 +269,11 @@ impl PyHandler {
         wake: Py<PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (args, host) = (arguments(args), Arc::new(PyHost::here(py, Some(wake))?));
-        let context = &context.inner;
-        match py.detach(|| settle::start(&self.name, self.tool.as_ref().map_err(Clone::clone), args, context, host))? {
-            Begun::Settled(settled) => Ok(settled_result(settled)?.into_pyobject(py)?.into_any()),
-            Begun::Pending(pending) => Ok(PyPendingCall::new(pending)?.into_pyobject(py)?.into_any()),
+        let (span, context) = CallSpan::begin(py, &self.name, &context.inner)?;
+        match py.detach(|| settle::start(&self.name, self.tool.as_ref().map_err(Clone::clone), args, &context, host)) {
+            Ok(Begun::Pending(pending)) => Ok(PyPendingCall::new(pending, span)?.into_pyobject(py)?.into_any()),
+            Ok(Begun::Settled(settled)) => Ok(span.end(py, settled_result(settled))?.into_pyobject(py)?.into_any()),
+            Err(error) => Ok(span.end(py, Err(error.into()))?.into_pyobject(py)?.into_any()),
         }
     }
 
@@ -292,9 +294,10 @@ impl PyHandler {
         }
         client_by_config(py, context)?;
         let (args, host) = (arguments(args.bind(py)), Arc::new(PyHost::here(py, None)?));
+        let (span, context) = CallSpan::begin(py, &self.name, context)?;
         let settled =
-            py.detach(|| settle::settle(&self.name, self.tool.as_ref().map_err(Clone::clone), args, context, host))?;
-        settled_result(settled)
+            py.detach(|| settle::settle(&self.name, self.tool.as_ref().map_err(Clone::clone), args, &context, host));
+        span.end(py, settled.map_err(PyErr::from).and_then(settled_result))
     }
 
     fn acall<'py>(&self, py: Python<'py>, args: Py<PyAny>, context: &RunContext) -> PyResult<Bound<'py, PyAny>> {
