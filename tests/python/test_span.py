@@ -122,7 +122,8 @@ def test_inside_pydantic_ai_the_framework_s_span_is_the_call_s(make_context: Mak
     toolset = KgentToolset(build_toolsets(context), context)
     settings = InstrumentationSettings(tracer_provider=traced.provider)
     model = TestModel(call_tools=["list_files"])
-    Agent(model, toolsets=[toolset], capabilities=[Instrumentation(settings=settings)]).run_sync("Look.")
+    agent = Agent(model, toolsets=[toolset], capabilities=[Instrumentation(settings=settings)])
+    asyncio.run(agent.run("Look."))
     tools = [span for span in traced.spans() if attributes(span).get("gen_ai.operation.name") == "execute_tool"]
     assert len(tools) == 1
     found = attributes(tools[0])
