@@ -43,6 +43,7 @@ __all__ = [
     "ToolsConfig",
     "__version__",
     "build_toolsets",
+    "build_workspace",
     "built_in_names",
     "resolve_sandbox_path",
     "verify_run",
@@ -709,6 +710,17 @@ def build_toolsets(
         skills: What `list_skills` and `load_skill` know; by the configuration's `skills.roots` if `None`.
         memory: The memory client; the configuration's `memory.client` if `None`, and without one the run's candidates.
         policy: The policy; the configuration's if `None`.
+    """
+
+def build_workspace(
+    context: RunContext, policy: EffectivePermissionPolicy | None = None
+) -> tuple[dict[str, ToolDefinition], dict[str, Path]]:
+    """What a framework's workspace is made of: its tools by name, and the host's path of each mount.
+
+    The tools deal in bytes and entries; no model is offered them.
+
+    Raises:
+        PolicyError: `policy` was merged for other mounts.
     """
 
 def built_in_names() -> list[str]:

@@ -15,16 +15,19 @@ A cancelled call stops the core, waits until its record is written, and lets `Ca
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
+import posixpath
 import re
 import tempfile
 import threading
+import uuid
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 try:
     import anyio
@@ -41,6 +44,7 @@ try:
         ToolReturn,
     )
     from pydantic_ai import RunContext as AgentContext
+    from pydantic_ai._run_context import get_current_run_context
     from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models.test import TestModel
@@ -63,13 +67,14 @@ from kgent_tools import (
     ToolRegistry,
     ToolsConfig,
 )
-from kgent_tools._core import built_in_names
+from kgent_tools._core import build_workspace, built_in_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pydantic_ai import AgentRunResult
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+    from pydantic_ai.workspaces import FileEntry, WorkspaceRef
     from pydantic_core import SchemaValidator
 
     from kgent_tools import (
@@ -84,11 +89,12 @@ if TYPE_CHECKING:
     Find: TypeAlias = Callable[[AgentContext[Any]], tuple[ToolDefinition, RunContext, dict[str, Any] | None]]
     Remember: TypeAlias = Callable[[str, dict[str, Any]], None]
 
-__all__ = ["Kgent", "KgentToolset", "RegisteredToolset", "register_toolset"]
+__all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "register_toolset"]
 
 logger = logging.getLogger(__name__)
 
 STOP_INTERVAL_S = 0.05
+T = TypeVar("T")
 MAX_OPEN_QUESTIONS = 1000
 
 
@@ -251,6 +257,11 @@ async def _settle(
         found, call = await anyio.to_thread.run_sync(begin)
         return await found.acall(args, call), call
 
+    return await _in_thread(settle, calls, ctx.tool_call_id)
+
+
+async def _in_thread(settle: Callable[[], T], calls: list[RunContext], call_id: str | None) -> T:
+    """`settle` in a worker thread; `calls` gets the call once it is begun. When cancelled: stop it, wait, go on."""
     work = asyncio.ensure_future(anyio.to_thread.run_sync(settle))
     try:
         return await asyncio.shield(work)
@@ -258,7 +269,7 @@ async def _settle(
         with anyio.CancelScope(shield=True):
             while True:  # a call that had yet to start is stopped by the next round
                 for call in calls:
-                    call.cancel(ctx.tool_call_id)
+                    call.cancel(call_id)
                 if work.done():
                     break
                 with suppress(asyncio.CancelledError):
@@ -654,3 +665,150 @@ def _part_of(part: object) -> str | FileContent:
     if isinstance(part, BinaryContent):
         return FileContent(part.media_type, part.data)
     return "done" if part is None else json.dumps(to_jsonable_python(part, fallback=str), ensure_ascii=False)
+
+
+class KgentWorkspace:
+    """A workspace backend of Pydantic AI (2.52 or later) over the sandbox of a run: files, no commands.
+
+    What other capabilities do with their workspace's files is confined, checked by the policy and recorded like tool
+    calls: reading asks for `read_file`, writing for `edit`, looking for `list_files`, removing for `edit` and
+    `filesystem_delete`, which is denied unless a rule allows it. Paths are the host's; those outside the mounts are
+    refused. What the policy asks the host about is refused too, as a workspace has no approvals.
+
+    Failures are Python's own: `FileNotFoundError`, `PermissionError` and the like.
+    """
+
+    def __init__(self, context: RunContext, policy: EffectivePermissionPolicy | None = None) -> None:
+        """A workspace on the mounts of `context`.
+
+        Args:
+            context: The run; the working directory is its workspace.
+            policy: What is allowed; by the run's configuration if `None`.
+
+        Raises:
+            ImportError: Pydantic AI is older than workspaces.
+            PolicyError: `policy` was merged for other mounts.
+        """
+        try:
+            from pydantic_ai import workspaces
+        except ImportError as error:
+            raise ImportError("KgentWorkspace needs Pydantic AI 2.52 or later") from error
+        self._api = workspaces
+        self._context = context
+        self._tools, self._roots = build_workspace(context, policy)
+
+    @property
+    def ref(self) -> WorkspaceRef:
+        """The run."""
+        return self._api.WorkspaceRef(provider="kgent", id=self._context.run_id)
+
+    async def working_dir(self) -> str:
+        """The workspace's folder, free of links."""
+        return str(self._roots["workspace"])
+
+    async def read_bytes(self, path: str) -> bytes:
+        """A file's content; at most `max_file_bytes`."""
+        result = await self._call("read", path)
+        return b"".join(part.data for part in result.content if isinstance(part, FileContent))
+
+    async def write_bytes(self, path: str, data: bytes) -> None:
+        """Creates a file and its missing parents, or replaces its content, atomically."""
+        try:
+            content, encoding = data.decode(), "utf8"
+        except UnicodeDecodeError:
+            content, encoding = data.decode("latin-1"), "latin1"
+        await self._call("write", path, content=content, encoding=encoding)
+
+    async def stat(self, path: str) -> FileEntry:
+        """What a path leads to."""
+        found = await self._stat(path)
+        if found["type"] is None:
+            raise FileNotFoundError(errno.ENOENT, "it does not exist", path)
+        return self._entry(posixpath.basename(path), path, found)
+
+    async def list_dir(self, path: str) -> Sequence[FileEntry]:
+        """A folder's entries by name; a link that leads nowhere, or where it must not, is a file of unknown size."""
+        data = (await self._call("list", path)).data or {}
+        return [self._entry(entry["name"], posixpath.join(path, entry["name"]), entry) for entry in data["entries"]]
+
+    async def make_dir(self, path: str) -> None:
+        """Makes a folder and its missing parents."""
+        await self._call("make_dir", path)
+
+    async def remove(self, path: str) -> None:
+        """Removes a file, a link itself, or a folder with all beneath it; nothing if one name in it must stay.
+
+        At most 64 folders deep. Mounts and what holds one are refused.
+        """
+        plain = posixpath.normpath(path)
+        if any(str(root) == plain or root.is_relative_to(plain) for root in self._roots.values()):
+            raise ValueError("a mount, or a folder that holds one, is not removed")
+        await self._call("remove", path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether something is there that may be known of."""
+        return (await self._stat(path))["type"] is not None
+
+    async def realpath(self, path: str) -> str:
+        """The name free of links; missing components are kept as written."""
+        data = (await self._call("realpath", path)).data or {}
+        return posixpath.join(self._roots[data["mount"]], data["rel"]).rstrip("/") or "/"
+
+    async def _stat(self, path: str) -> dict[str, Any]:
+        return (await self._call("stat", path)).data or {}
+
+    def _entry(self, name: str, path: str, found: dict[str, Any]) -> FileEntry:
+        return self._api.FileEntry(name=name, path=path, is_dir=found["type"] == "directory", size=found["size"])
+
+    async def _call(self, tool: str, path: str, **args: Any) -> ToolResult:
+        if not posixpath.isabs(path):
+            raise ValueError(f"the path must be absolute, not {path!r}")
+        ctx = get_current_run_context()
+        # Another id than any other call's, so that cancelling this one stops no other.
+        call_id = ctx.tool_call_id if ctx and ctx.tool_call_id else f"workspace-{uuid.uuid4().hex}"
+
+        calls: list[RunContext] = []
+
+        def settle() -> ToolResult:
+            call = self._context.for_call(
+                call_id=call_id,
+                conversation_id=(ctx.conversation_id or ctx.run_id) if ctx else None,
+                step=ctx.run_step if ctx else None,
+                agent=_agent_name(ctx) if ctx else None,
+                trace=_trace(),
+            )
+            calls.append(call)
+            return self._tools[f"workspace_{tool}"].handler({"path": path, **args}, call)
+
+        result = await _in_thread(settle, calls, call_id)
+        if result.error is not None:
+            raise self._error(result.error, path)
+        return result
+
+    def _error(self, error: ErrorInfo, path: str) -> Exception:
+        number = _ERRNO.get(error.code)
+        if number is not None:
+            return OSError(number, error.message, path)  # Python makes it FileNotFoundError and so on
+        if error.code in ("invalid_args", "encoding"):
+            return ValueError(error.message)
+        if error.code == "timeout":
+            return self._api.WorkspaceTimeoutError(error.message)
+        if error.code == "sandbox_unavailable":
+            return self._api.WorkspaceUnavailableError(error.message)
+        return self._api.WorkspaceError(f"{error.code}: {error.message}")
+
+
+_ERRNO = {
+    "not_found": errno.ENOENT,
+    "already_exists": errno.EEXIST,
+    "is_directory": errno.EISDIR,
+    "not_a_directory": errno.ENOTDIR,
+    "denied": errno.EACCES,
+    "approval_required": errno.EACCES,
+    "outside_sandbox": errno.EACCES,
+    "read_only": errno.EACCES,
+    "not_regular_file": errno.EINVAL,
+    "too_large": errno.EFBIG,
+    "stale": errno.ESTALE,
+    "io": errno.EIO,
+}

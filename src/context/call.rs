@@ -287,6 +287,15 @@ impl CallContext {
         Ok(walk(self.sandbox(), self, &real, &options, || (), visit)?.items)
     }
 
+    /// What a link leads to, where that may be known; a refusal is no answer to a call, and leaves no note.
+    pub(crate) fn behind(&self, link: &SandboxPath) -> Result<(crate::sandbox::Kind, u64), ToolError> {
+        let real = self.sandbox().follow(link, Access::List)?;
+        if !self.visible(&real, Access::List) {
+            return Err(crate::sandbox::not_found(link));
+        }
+        self.sandbox().stat(&real, self).map(|(kind, size, _)| (kind, size))
+    }
+
     /// What the model last saw of a file in this run, under whichever of its names.
     pub(crate) fn sight(&self, path: &SandboxPath) -> Option<Sight> {
         let seen = lock(&self.0.process.1.seen);

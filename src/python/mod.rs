@@ -42,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use super::tools::{
         PyHandler, PyRegistration, PyToolDefinition, PyToolRegistrar, PyToolRegistry, PyToolSnapshot, build_toolsets,
-        built_in_names,
+        build_workspace, built_in_names,
     };
 
     use super::{Bound, PyModule, PyModuleMethods, PyResult};

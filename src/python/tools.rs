@@ -1,5 +1,7 @@
 //! Definitions, the registry and snapshots, as Python sees them.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -535,6 +537,19 @@ pub(super) fn build_toolsets(
     let services = services_of(context, skills, memory, py)?;
     let tools = py.detach(|| registry::build_toolsets(context, &policy, &services))?;
     Ok(tools.into_iter().map(PyToolDefinition).collect())
+}
+
+/// What a framework's workspace is made of: its tools by name, and the host's path of each mount.
+#[pyfunction]
+#[pyo3(signature = (context, policy=None))]
+pub(super) fn build_workspace(
+    context: PyRef<'_, PyRunContext>,
+    policy: Option<PyRef<'_, PyPolicy>>,
+) -> PyResult<(HashMap<String, PyToolDefinition>, HashMap<String, PathBuf>)> {
+    let context = &context.inner;
+    let tools = registry::build_workspace(context, &policy_of(context, policy)?)?;
+    let named = tools.into_iter().map(|tool| (tool.name().unwrap_or_default().to_owned(), PyToolDefinition(tool)));
+    Ok((named.collect(), context.run().sandbox().real_roots().collect()))
 }
 
 /// What was given, and in the run what its configuration names.

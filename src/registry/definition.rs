@@ -110,6 +110,8 @@ pub struct Output {
     pub truncated: bool,
     /// Sandbox paths that a Python result named itself.
     pub artifacts: Vec<String>,
+    /// Whether the host asked, not a model: then files are given at any size.
+    pub for_host: bool,
 }
 
 /// How a definition is used: under which policy, from which scope.

@@ -12,4 +12,4 @@ pub use self::definition::{
 };
 pub use self::schema::Schema;
 pub use self::scope::{Registration, ToolRegistrar, ToolRegistry, checked_name};
-pub use self::snapshot::{ToolSnapshot, build_toolsets, built_in, built_in_names};
+pub use self::snapshot::{ToolSnapshot, build_toolsets, build_workspace, built_in, built_in_names};

@@ -116,6 +116,16 @@ pub fn build_toolsets(
     Ok(bound.filter(|tool| offered(tool, policy, has_skills)).collect())
 }
 
+/// The tools that a framework's workspace is made of, bound to `policy`. No model is offered them.
+///
+/// # Errors
+/// [`KgentError::Policy`] where the policy was merged for other mounts.
+pub fn build_workspace(context: &RunContext, policy: &Arc<Policy>) -> Result<Vec<ToolDefinition>, KgentError> {
+    check_mounts(context, policy)?;
+    let services = Services::default();
+    Ok(tools::workspace().into_iter().map(|(name, tool)| fixed(&name, &tool, policy, &services)).collect())
+}
+
 /// The names of the built-in tools, which only the host may cover.
 pub fn built_in_names() -> Vec<String> {
     tools::builtin().into_iter().map(|(name, _)| name).collect()

@@ -16,6 +16,7 @@ mod open_file;
 mod order;
 mod overlap;
 pub(crate) mod path;
+mod remove;
 mod resolver;
 pub(crate) mod target;
 pub(crate) mod walk;
@@ -251,6 +252,11 @@ impl Sandbox {
         let parts = mount::host_components(&real);
         let holds = |mount: &&Mount| parts.starts_with(&mount.real);
         Ok(self.mounts.iter().find(holds).map(|mount| mount.spec.name.as_str()))
+    }
+
+    /// Each mount's name and the link-free host path of its root: for the host, no tool tells it.
+    pub fn real_roots(&self) -> impl Iterator<Item = (String, std::path::PathBuf)> {
+        self.mounts.iter().map(|mount| (mount.spec.name.clone(), mount::host_path(&mount.real)))
     }
 
     /// The host paths of each mount's root, as given and as resolved, and what stands for them in text.

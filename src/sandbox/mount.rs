@@ -121,6 +121,10 @@ pub(crate) fn host_components(path: &Path) -> Vec<Vec<u8>> {
     components(path.as_os_str().as_bytes()).map(<[u8]>::to_vec).collect()
 }
 
+pub(crate) fn host_path(components: &[Vec<u8>]) -> std::path::PathBuf {
+    Path::new("/").join(std::ffi::OsStr::from_bytes(&components.join(&b'/')))
+}
+
 fn magic(fd: impl AsFd) -> rustix::io::Result<u32> {
     // The kernel's field is wider than the constants on some machines; the constants fit 32 bits.
     fs::fstatfs(fd).map(|s| u32::try_from(i128::from(s.f_type) & 0xffff_ffff).unwrap_or(0))

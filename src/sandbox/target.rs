@@ -33,9 +33,26 @@ pub(crate) struct Target<'a> {
     /// Its link-free name.
     pub(crate) path: SandboxPath,
     pub(super) current: Option<Stat>,
-    /// Directories made for it, the outermost first.
-    made: Vec<(Dir, Vec<u8>)>,
-    pub(super) committed: bool,
+    /// Folders made for it.
+    pub(super) made: Made,
+}
+
+/// Folders that were made, the outermost first; removed again where they are empty, unless they are kept.
+#[derive(Debug, Default)]
+pub(super) struct Made(Vec<(Dir, Vec<u8>)>);
+
+impl Made {
+    pub(super) fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (dir, name) in self.0.iter().rev() {
+            let _ = Component::of(name).and_then(|name| dir.remove_dir(name));
+        }
+    }
 }
 
 /// The targets of one call, all locked; names that lead to the same one are one.
@@ -97,47 +114,22 @@ impl Sandbox {
         gate: &dyn Gate,
     ) -> Result<Target<'_>, ToolError> {
         let path = wanted.path;
-        let (real, expand) = aim;
-        let mut spell = self.may_be_folded(path, gate);
-        *expand |= spell;
-        for _ in 0..MAX_RETRIES {
-            if *expand {
-                *real = self.expand(real, spell)?;
-                if !spell && self.may_be_folded(real, gate) {
-                    spell = true;
-                    continue;
-                }
-            }
-            for access in wanted.accesses {
-                self.guard_as(real, path, *access)?;
-                if *expand {
-                    gate.permit(real, *access)?;
-                }
-            }
+        self.lead(path, wanted.accesses, aim, gate, |real| {
             if real.rel().is_empty() {
                 return Err(is_directory(path));
             }
             let mount = self.mount(real)?;
             let parent = real.parent();
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-            let mut made = Vec::new();
+            let mut made = Made::default();
             let dir = match mount.resolver.open(&mount.root, parent.rel(), flags) {
-                Ok(fd) => Dir::new(fd),
-                Err(Errno::LOOP) => {
-                    *expand = true;
-                    continue;
-                }
-                Err(Errno::NOENT) if wanted.create => match self.make_parents(&parent, &mut made) {
-                    Ok(dir) => dir,
-                    Err(errno) => {
-                        remove_empty(&made);
-                        if errno == Errno::LOOP {
-                            *expand = true;
-                            continue;
-                        }
-                        return Err(explain(path, errno));
-                    }
-                },
+                Ok(fd) => Ok(Dir::new(fd)),
+                Err(Errno::NOENT) if wanted.create => self.make_dirs(&parent, &mut made),
+                Err(errno) => Err(errno),
+            };
+            let dir = match dir {
+                Ok(dir) => dir,
+                Err(Errno::LOOP) => return Ok(None),
                 Err(errno) => return Err(explain(path, errno)),
             };
             let stat = fs::fstat(&dir).map_err(|e| explain(path, e))?;
@@ -149,37 +141,113 @@ impl Sandbox {
                 path: real.clone(),
                 current: None,
                 made,
-                committed: false,
             };
-            if target.is_in_repository() {
-                return Err(ToolError::new(
-                    Code::ReadOnly,
-                    format!("`{path}` cannot be written: it lies in a bare git repository"),
-                )
-                .hint("Write elsewhere, for example under `deliverables/`."));
-            }
+            self.require_no_repository(path, real, &target.dir)?;
             self.require_storage(real, stat.st_dev, &target.dir)?;
-            return Ok(target);
+            Ok(Some(target))
+        })
+    }
+
+    /// Does `work` on the link-free name of `path`, which is authorised first. `None` out of it says that a link turned up
+    /// on the way: then the name is expanded anew.
+    fn lead<T>(
+        &self,
+        path: &SandboxPath,
+        accesses: &[Access],
+        (real, expand): &mut (SandboxPath, bool),
+        gate: &dyn Gate,
+        work: impl Fn(&SandboxPath) -> Result<Option<T>, ToolError>,
+    ) -> Result<T, ToolError> {
+        let mut spell = self.may_be_folded(path, gate);
+        *expand |= spell;
+        for _ in 0..MAX_RETRIES {
+            if *expand {
+                *real = self.expand(real, spell)?;
+                if !spell && self.may_be_folded(real, gate) {
+                    spell = true;
+                    continue;
+                }
+            }
+            for access in accesses {
+                self.guard_as(real, path, *access)?;
+                if *expand {
+                    gate.permit(real, *access)?;
+                }
+            }
+            if let Some(done) = work(real)? {
+                return Ok(done);
+            }
+            *expand = true;
         }
         Err(unsteady(path))
     }
 
-    /// Makes the missing components of `parent`, one at a time on held descriptors.
-    fn make_parents(&self, parent: &SandboxPath, made: &mut Vec<(Dir, Vec<u8>)>) -> rustix::io::Result<Dir> {
-        let mount = self.mount(parent).map_err(|_| Errno::NOENT)?;
+    /// Makes a folder and its missing parents; answers its link-free name, and whether it was not there.
+    pub(crate) fn make_dir(&self, path: &SandboxPath, gate: &dyn Gate) -> Result<(SandboxPath, bool), ToolError> {
+        let mut aim = (path.clone(), path.detour().is_some());
+        self.lead(path, &[Access::Write], &mut aim, gate, |real| {
+            let mut made = Made::default();
+            match self.make_dirs(real, &mut made) {
+                Ok(dir) if made.0.is_empty() => drop(dir),
+                Ok(dir) => {
+                    // Made beside `HEAD` and `config`, `objects` would make the folder above a repository.
+                    self.require_no_repository(path, &real.join(b"objects"), &dir)?;
+                }
+                Err(Errno::LOOP) => return Ok(None),
+                Err(Errno::NOTDIR) if self.stat(real, gate).is_ok() => {
+                    return Err(ToolError::new(Code::AlreadyExists, format!("`{path}` is there and is no folder"))
+                        .hint("Choose another name."));
+                }
+                Err(errno) => return Err(explain(path, errno)),
+            }
+            let created = !made.0.is_empty();
+            made.keep();
+            Ok(Some((real.clone(), created)))
+        })
+    }
+
+    /// Refuses a write of `real` in `dir` where a folder above it is a bare git repository, or the write would make its own
+    /// folder one. Git runs what such a folder's `config` and `hooks` say.
+    fn require_no_repository(&self, path: &SandboxPath, real: &SandboxPath, dir: &Dir) -> Result<(), ToolError> {
+        let has = |dir: &Dir, name: &[u8], kind: Kind| {
+            Component::of(name).and_then(|name| dir.look(name)).is_ok_and(|look| look.kind == kind)
+        };
+        let bare = |dir: &Dir, made: &[u8]| {
+            (made == b"HEAD" || has(dir, b"HEAD", Kind::File))
+                && (made == b"config" || has(dir, b"config", Kind::File))
+                && has(dir, b"objects", Kind::Directory)
+        };
+        let mut found = bare(dir, real.name());
+        let mount = self.mount(real)?;
+        let mut above = real.parent();
+        while !found && !above.rel().is_empty() {
+            above = above.parent();
+            let opened = mount.resolver.open(&mount.root, above.rel(), OFlags::PATH | OFlags::DIRECTORY);
+            found = opened.is_ok_and(|fd| bare(&Dir::new(fd), b""));
+        }
+        if !found {
+            return Ok(());
+        }
+        Err(ToolError::new(Code::ReadOnly, format!("`{path}` cannot be written: it lies in a bare git repository"))
+            .hint("Write elsewhere, for example under `deliverables/`."))
+    }
+
+    /// Opens the folder `path` and makes its missing components, one at a time on held descriptors.
+    fn make_dirs(&self, path: &SandboxPath, made: &mut Made) -> rustix::io::Result<Dir> {
+        let mount = self.mount(path).map_err(|_| Errno::NOENT)?;
         let mode = if mount.spec.private { 0o700 } else { 0o777 };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         let mut dir = Dir::new(mount.resolver.open(&mount.root, b"", flags)?);
-        for part in components(parent.rel()) {
+        for part in components(path.rel()) {
             let name = Component::of(part)?;
             let next = match dir.open_dir(name) {
                 Err(Errno::NOENT) => {
                     // A folder made on another kind of file system may be an order to the kernel, such as a new cgroup.
                     let dev = dir.identity()?.0;
-                    self.require_storage(parent, dev, &dir).map_err(|_| Errno::NXIO)?;
+                    self.require_storage(path, dev, &dir).map_err(|_| Errno::NXIO)?;
                     match dir.make_dir(name, mode) {
                         Ok(()) => {
-                            made.push((dir.open_here()?, part.to_vec()));
+                            made.0.push((dir.open_here()?, part.to_vec()));
                         }
                         Err(Errno::EXIST) => {}
                         Err(errno) => return Err(errno),
@@ -203,32 +271,6 @@ impl Sandbox {
 impl Target<'_> {
     pub(super) fn name(&self) -> rustix::io::Result<Component<'_>> {
         Component::of(self.path.name())
-    }
-
-    /// Whether a folder above it is a bare git repository, or the write would make its own folder one. Git runs what
-    /// such a folder's `config` and `hooks` say.
-    fn is_in_repository(&self) -> bool {
-        let has = |dir: &Dir, name: &[u8], kind: Kind| {
-            Component::of(name).and_then(|name| dir.look(name)).is_ok_and(|look| look.kind == kind)
-        };
-        let bare = |dir: &Dir, made: &[u8]| {
-            (made == b"HEAD" || has(dir, b"HEAD", Kind::File))
-                && (made == b"config" || has(dir, b"config", Kind::File))
-                && has(dir, b"objects", Kind::Directory)
-        };
-        if bare(&self.dir, self.path.name()) {
-            return true;
-        }
-        let Ok(mount) = self.sandbox.mount(&self.path) else { return false };
-        let mut above = self.path.parent();
-        while !above.rel().is_empty() {
-            above = above.parent();
-            let opened = mount.resolver.open(&mount.root, above.rel(), OFlags::PATH | OFlags::DIRECTORY);
-            if opened.is_ok_and(|fd| bare(&Dir::new(fd), b"")) {
-                return true;
-            }
-        }
-        false
     }
 
     /// Looks at what is there now; a link is `ELOOP`.
@@ -294,15 +336,6 @@ impl Drop for Target<'_> {
         if self.locked {
             host::unlock(&self.dir);
         }
-        if !self.committed {
-            remove_empty(&self.made);
-        }
-    }
-}
-
-fn remove_empty(made: &[(Dir, Vec<u8>)]) {
-    for (dir, name) in made.iter().rev() {
-        let _ = Component::of(name).and_then(|name| dir.remove_dir(name));
     }
 }
 
@@ -318,18 +351,24 @@ fn lock(targets: &mut [Target<'_>], gate: &dyn Gate) -> Result<(), ToolError> {
     order.sort_by_key(|target| target.dir_identity);
     order.dedup_by_key(|target| target.dir_identity);
     for target in order {
-        let mut pause = Duration::from_micros(50);
-        let failed = |e: Errno| ToolError::io(&target.path.to_string(), "locking the directory of", e);
-        while !host::try_lock(&target.dir).map_err(failed)? {
-            gate.poll()?;
-            if start.elapsed() > LOCK_WAIT {
-                let message = format!("another writer holds the directory of `{}`", target.path);
-                return Err(ToolError::new(Code::Io, message).hint("Try again."));
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(10));
-        }
+        lock_dir(&target.dir, &target.path, start, gate)?;
         target.locked = true;
+    }
+    Ok(())
+}
+
+/// Takes the lock of the directory of `path`; waits from `start` on.
+pub(super) fn lock_dir(dir: &Dir, path: &SandboxPath, start: Instant, gate: &dyn Gate) -> Result<(), ToolError> {
+    let mut pause = Duration::from_micros(50);
+    let failed = |e: Errno| ToolError::io(&path.to_string(), "locking the directory of", e);
+    while !host::try_lock(dir).map_err(failed)? {
+        gate.poll()?;
+        if start.elapsed() > LOCK_WAIT {
+            let message = format!("another writer holds the directory of `{path}`");
+            return Err(ToolError::new(Code::Io, message).hint("Try again."));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
     }
     Ok(())
 }

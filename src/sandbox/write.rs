@@ -139,7 +139,7 @@ impl Targets<'_> {
         let written: Vec<Option<Stat>> = staged.into_iter().map(|one| one.written).collect();
         for step in steps {
             if let Some(target) = self.all.get_mut(step.target) {
-                target.committed = true;
+                target.made.keep();
             }
         }
         let mut versions = Vec::with_capacity(steps.len());

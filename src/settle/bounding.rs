@@ -15,7 +15,7 @@ const MAX_INLINE_MEDIA_BYTES: usize = 5 << 20;
 pub(super) fn bounded(output: Output, call: &CallContext) -> Result<ToolResult, ToolError> {
     for part in &output.content {
         let Content::File { media_type, data } = part else { continue };
-        if data.len() > MAX_INLINE_MEDIA_BYTES {
+        if data.len() > MAX_INLINE_MEDIA_BYTES && !output.for_host {
             return Err(ToolError::new(
                 Code::TooLarge,
                 format!(

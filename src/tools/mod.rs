@@ -11,6 +11,7 @@ mod list_skills;
 mod load_skill;
 mod read_file;
 mod recall_memory;
+mod workspace;
 mod write_file;
 mod write_memory;
 
@@ -40,8 +41,10 @@ trait BuiltIn: Send + Sync + 'static {
     const CAPABILITY: Option<Capability>;
     /// Whether it is offered only where there are skills.
     const NEEDS_SKILLS: bool = false;
-    /// Whether it changes files; it does so through `change::commit`.
+    /// Whether it changes files.
     const MUTATING: bool = false;
+    /// Whether it puts that on record itself before it does, as `change::commit` does.
+    const ANNOUNCES: bool = Self::MUTATING;
     /// Arguments that hold content.
     const CONTENT_ARGS: &'static [&'static str] = &[];
 
@@ -91,7 +94,7 @@ fn define<T: BuiltIn>() -> (String, ToolDefinition) {
             idempotent: !T::MUTATING,
             ..Annotations::default()
         },
-        announces: T::MUTATING,
+        announces: T::ANNOUNCES,
         content_args: T::CONTENT_ARGS,
         executor: Box::new(Typed::<T>(PhantomData)),
     };
@@ -112,6 +115,19 @@ pub(crate) fn builtin() -> Vec<(String, ToolDefinition)> {
         define::<load_skill::LoadSkill>(),
         define::<recall_memory::RecallMemory>(),
         define::<write_memory::WriteMemory>(),
+    ]
+}
+
+/// What a framework's workspace is made of, by name.
+pub(crate) fn workspace() -> Vec<(String, ToolDefinition)> {
+    vec![
+        define::<workspace::Read>(),
+        define::<workspace::Write>(),
+        define::<workspace::Stat>(),
+        define::<workspace::List>(),
+        define::<workspace::RealPath>(),
+        define::<workspace::MakeDir>(),
+        define::<workspace::Remove>(),
     ]
 }
 
