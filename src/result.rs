@@ -101,6 +101,9 @@ impl ToolResult {
 pub fn one_line(text: &str) -> String {
     let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     let text = text.trim_end();
+    if text.len() <= MAX_SUMMARY_CHARS && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
     let mut starts = text.char_indices().map(|(start, _)| start).skip(MAX_SUMMARY_CHARS - 1);
     let last = starts.next();
     let kept = last.filter(|_| starts.next().is_some()).map_or(text, |last| cut_word(text, last));

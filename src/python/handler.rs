@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::exceptions::{PyException, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
@@ -32,7 +33,7 @@ pub(super) struct PyHost {
 impl PyHost {
     /// The host of a call that is made here.
     pub(super) fn here(py: Python<'_>, wake: Option<Py<PyAny>>) -> PyResult<Self> {
-        Ok(Self { depth: depth_variable(py)?.call_method0("get")?.extract()?, wake })
+        Ok(Self { depth: depth_variable(py)?.call_method0(intern!(py, "get"))?.extract()?, wake })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The OpenTelemetry span of a call, where the process has loaded OpenTelemetry; elsewhere one look into a dict.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -18,7 +19,7 @@ impl CallSpan {
         let modules = MODULES.get_or_try_init(py, || {
             py.import("sys")?.getattr("modules")?.extract::<Py<PyDict>>().map_err(PyErr::from)
         })?;
-        if !modules.bind(py).contains("opentelemetry.trace")? {
+        if !modules.bind(py).contains(intern!(py, "opentelemetry.trace"))? {
             return Ok((Self(None), context.clone()));
         }
         let info = context.info();

@@ -389,15 +389,13 @@ impl State {
             Purpose::Other => OTHERS_ROOM + self.begun * MAX_LINE_BYTES as u64,
             Purpose::End => 0,
         };
-        // The end of a call was looked after when it began.
-        let limit = if purpose == Purpose::End { None } else { size_limit() };
         let mut total = 0;
         for log in &mut self.logs {
             let idle = log.out.is_empty() && purpose != Purpose::Begin;
             let end = log.left.unwrap_or_default().size + log.out.len() as u64 + if idle { 0 } else { kept };
             total += end;
             if !idle {
-                log.make_room(end, limit)?;
+                log.make_room(end, purpose)?;
             }
         }
         if total > MAX_LOGS_BYTES {
@@ -482,11 +480,14 @@ impl Log {
     }
 
     /// Makes sure that the file can grow to `end`.
-    fn make_room(&mut self, end: u64, limit: Option<u64>) -> Result<()> {
-        if limit.is_some_and(|limit| end > limit) {
+    fn make_room(&mut self, end: u64, purpose: Purpose) -> Result<()> {
+        let made = end <= self.room;
+        // What the process may write can change at any time; the end of a call was looked after when it began.
+        let asks = purpose == Purpose::Begin || (purpose == Purpose::Other && !made);
+        if asks && size_limit().is_some_and(|limit| end > limit) {
             return Err(failed(self.sink, Errno::FBIG));
         }
-        if end <= self.room {
+        if made {
             return Ok(());
         }
         let from = self.left.unwrap_or_default().size;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
@@ -31,8 +32,12 @@ impl OpenFile {
 
     /// Reads from where the last read ended; 0 bytes are the end.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, ToolError> {
+        self.retried(|| rustix::io::read(&self.fd, &mut *buffer))
+    }
+
+    fn retried(&self, mut read: impl FnMut() -> rustix::io::Result<usize>) -> Result<usize, ToolError> {
         loop {
-            match rustix::io::read(&self.fd, &mut *buffer) {
+            match read() {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(ToolError::io(&self.path.to_string(), "reading", errno)),
                 Ok(count) => return Ok(count),
@@ -50,22 +55,20 @@ impl OpenFile {
     /// The whole file, in place of what `bytes` held; `too_large` over `limit` bytes.
     pub(crate) fn read_into(&self, bytes: &mut Vec<u8>, limit: u64) -> Result<(), ToolError> {
         let expected = usize::try_from(self.size.min(limit)).unwrap_or(usize::MAX);
-        let mut filled = 0;
-        bytes.resize(expected.saturating_add(1), 0);
+        bytes.clear();
+        bytes.reserve(expected.saturating_add(1));
         loop {
-            let space = bytes.get_mut(filled..).unwrap_or_default();
-            // A read that leaves room has reached the end of a regular file.
-            let wanted = space.len();
-            let count = self.read(space)?;
-            filled += count;
-            if filled as u64 > limit {
-                return Err(too_large(&self.path, self.size.max(filled as u64), limit));
+            let room = bytes.capacity() - bytes.len();
+            let count = self.retried(|| rustix::io::read(&self.fd, spare_capacity(bytes)))?;
+            let length = bytes.len();
+            if length as u64 > limit {
+                return Err(too_large(&self.path, self.size.max(length as u64), limit));
             }
-            if count < wanted {
-                bytes.truncate(filled);
+            // A read that leaves room has reached the end of a regular file.
+            if count < room {
                 return Ok(());
             }
-            bytes.resize(filled.saturating_mul(2), 0);
+            bytes.reserve(length);
         }
     }
 }
