@@ -90,7 +90,7 @@ format: .venv/.tools
 dev: .venv/.built
 
 attack: .venv/.built
-	KGENT_ATTACK_OPERATIONS=1000000 cargo test --locked --release --test integration race
+	KGENT_ATTACK_OPERATIONS=1000000 cargo test --locked --profile attack --test integration race
 	KGENT_LONG=1 $(bin)/python -m pytest -m slow tests/python/test_log_faults.py tests/python/test_records.py tests/python/test_audit.py
 
 # All crates are compiled anew for it, in a folder of their own.

@@ -1,6 +1,7 @@
 //! [`Journal`]: whole-line appends to a run's three log files, under one lock, for threads, processes and forked
 //! children.
 
+use std::cell::LazyCell;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -389,13 +390,15 @@ impl State {
             Purpose::Other => OTHERS_ROOM + self.begun * MAX_LINE_BYTES as u64,
             Purpose::End => 0,
         };
+        // What the process may write can change at any time.
+        let limit: LazyCell<Option<u64>> = LazyCell::new(size_limit);
         let mut total = 0;
         for log in &mut self.logs {
             let idle = log.out.is_empty() && purpose != Purpose::Begin;
             let end = log.left.unwrap_or_default().size + log.out.len() as u64 + if idle { 0 } else { kept };
             total += end;
             if !idle {
-                log.make_room(end, purpose)?;
+                log.make_room(end, purpose, &limit)?;
             }
         }
         if total > MAX_LOGS_BYTES {
@@ -480,11 +483,11 @@ impl Log {
     }
 
     /// Makes sure that the file can grow to `end`.
-    fn make_room(&mut self, end: u64, purpose: Purpose) -> Result<()> {
+    fn make_room(&mut self, end: u64, purpose: Purpose, limit: &LazyCell<Option<u64>>) -> Result<()> {
         let made = end <= self.room;
-        // What the process may write can change at any time; the end of a call was looked after when it began.
+        // The end of a call was looked after when it began.
         let asks = purpose == Purpose::Begin || (purpose == Purpose::Other && !made);
-        if asks && size_limit().is_some_and(|limit| end > limit) {
+        if asks && limit.is_some_and(|limit| end > limit) {
             return Err(failed(self.sink, Errno::FBIG));
         }
         if made {
