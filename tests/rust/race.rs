@@ -161,6 +161,8 @@ const EXPECTED: &[&str] = &[
     "read_only",
     "stale",
     "io",
+    "no_match",
+    "patch_no_match",
 ];
 
 #[test]
@@ -253,6 +255,12 @@ impl Dice {
         usize::try_from(self.0 >> 33).unwrap() % sides
     }
 
+    /// A line that may be there, and another for it.
+    fn change(&mut self) -> (&'static str, &'static str) {
+        let lines = (INSIDE.trim_end(), WRITTEN.trim_end());
+        if self.roll(2) == 0 { lines } else { (lines.1, lines.0) }
+    }
+
     fn call(&mut self) -> (&'static str, Value) {
         let path = PATHS[self.roll(PATHS.len())];
         let folder = path.rsplit_once('/').map_or(".", |(folder, _)| folder);
@@ -264,7 +272,16 @@ impl Dice {
             50..80 => ("glob_files", json!({"path": folder, "pattern": "**"})),
             80..120 => ("grep_files", json!({"path": folder, "pattern": "E"})),
             120..150 => ("grep_files", json!({"path": path, "pattern": "E"})),
-            150..550 => ("write_file", json!({"path": path, "content": WRITTEN})),
+            150..400 => ("write_file", json!({"path": path, "content": WRITTEN})),
+            400..500 => {
+                let (old, new) = self.change();
+                ("edit_file", json!({"path": path, "edits": [{"old_text": old, "new_text": new}]}))
+            }
+            500..550 => {
+                let (old, new) = self.change();
+                let patch = format!("*** Begin Patch\n*** Update File: {path}\n-{old}\n+{new}\n*** End Patch");
+                ("apply_patch", json!({"patch": patch}))
+            }
             _ => ("read_file", json!({"path": path})),
         }
     }
@@ -286,7 +303,7 @@ impl Tally {
     fn add(&self, tool: &str, result: &ToolResult) {
         let number = match (tool, answer(result)) {
             ("read_file", "ok") => &self.reads,
-            ("write_file", "ok") => &self.writes,
+            ("write_file" | "edit_file" | "apply_patch", "ok") => &self.writes,
             (_, "ok") => &self.walks,
             _ => &self.refusals,
         };
