@@ -556,7 +556,7 @@ fn wait(deadline: Instant, mut attempt: impl FnMut() -> Result<bool>) -> Result<
             return Err(unavailable("another process holds the log lock"));
         }
         std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(5));
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::{Access, Gate, MAX_RETRIES, OpenFile, Sandbox, SandboxPath, component
 use crate::error::{Code, ToolError};
 
 /// How long a write waits for other writers of the same directories.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_WAIT: Duration = Duration::from_secs(20);
 
 /// A name that a call asks to write.
 #[derive(Debug)]
@@ -368,7 +368,7 @@ pub(super) fn lock_dir(dir: &Dir, path: &SandboxPath, start: Instant, gate: &dyn
             return Err(ToolError::new(Code::Io, message).hint("Try again."));
         }
         std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(10));
+        pause = (pause * 2).min(Duration::from_millis(1));
     }
     Ok(())
 }

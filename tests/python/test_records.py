@@ -308,7 +308,8 @@ def work(context: RunContext, who: int) -> None:
             call = context.for_call(call_id=f"{who}.{which}.{n}")
             result = write.handler({"path": f"t/{who}.{which}", "content": "c" * size, "x" * 8: 1}, call)
             assert result.error is not None
-            assert write.handler({"path": f"t/{who}.{which}", "content": "c" * size}, call).ok
+            result = write.handler({"path": f"t/{who}.{which}", "content": "c" * size}, call)
+            assert result.ok, result
 
     threads = [threading.Thread(target=thread, args=(which,)) for which in range(4)]
     for one in threads:
