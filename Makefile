@@ -5,13 +5,15 @@
 # attack              at length: a million calls while another process exchanges names; killed writers, altered bytes
 # loom                every interleaving of the scope store's threads, up to a bound
 # bench bench-large   the release build against its goals
+# test-peers          the harness's own tools on our workspace
+# bench-peers         the release build beside the file tools of others
 # lint format dev clean
 #
 # Needs git, make, Python >= 3.11 and a Rust toolchain. The rest goes into .venv (tools, development build),
 # .venv-release (what `pip install .` makes, for bench), build and target; `make clean` removes all of it.
 
 .DELETE_ON_ERROR:
-.PHONY: demo test test-wheel test-python test-pydantic-ai check attack loom lint lint-rust lint-python format dev bench bench-large clean
+.PHONY: demo test test-wheel test-python test-pydantic-ai check attack loom lint lint-rust lint-python format dev bench bench-large test-peers bench-peers clean
 
 DIR ?= .
 
@@ -103,10 +105,16 @@ bench: .venv-release/.installed
 bench-large: .venv-release/.installed
 	.venv-release/bin/python benches/bench.py large
 
+test-peers: build/peers/.installed
+	build/peers/bin/python -m pytest -p no:cacheprovider tests/python/test_harness.py
+
+bench-peers: build/peers/.installed
+	build/peers/bin/python benches/peers.py
+
 clean:
 	rm -rf .venv .venv-release build target python/kgent_tools/_core*.so
 
-.venv/bin/python .venv-release/bin/python build/oldest/bin/python:
+.venv/bin/python .venv-release/bin/python build/oldest/bin/python build/peers/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 with the venv module is needed; name it with PYTHON=..." >&2; exit 1; }
 	"$(PYTHON)" -m venv --clear $(@D:/bin=)
 	$@ -m pip install --quiet "pip>=25.1" # the first that reads dependency groups
@@ -132,4 +140,9 @@ build/oldest/.installed: pyproject.toml | build/oldest/bin/python
 .venv-release/.installed: export PYO3_PYTHON := $(CURDIR)/.venv-release/bin/python
 .venv-release/.installed: $(crate) $(package) | .venv-release/bin/python
 	.venv-release/bin/python -m pip install --quiet . --group ripgrep
+	touch $@
+
+build/peers/.installed: export PYO3_PYTHON := $(CURDIR)/build/peers/bin/python
+build/peers/.installed: $(crate) $(package) | build/peers/bin/python
+	build/peers/bin/python -m pip install --quiet --no-compile '.[pydantic-ai]' --group peers
 	touch $@

@@ -675,7 +675,8 @@ class KgentWorkspace:
     `filesystem_delete`, which is denied unless a rule allows it. Paths are the host's; those outside the mounts are
     refused. What the policy asks the host about is refused too, as a workspace has no approvals.
 
-    Failures are Python's own: `FileNotFoundError`, `PermissionError` and the like.
+    Failures are Python's own where it has one (`FileNotFoundError`, `PermissionError` and the like), else
+    `WorkspaceError`: a file that kept changing, one that is too large, a full disk.
     """
 
     def __init__(self, context: RunContext, policy: EffectivePermissionPolicy | None = None) -> None:
@@ -789,6 +790,8 @@ class KgentWorkspace:
         number = _ERRNO.get(error.code)
         if number is not None:
             return OSError(number, error.message, path)  # Python makes it FileNotFoundError and so on
+        if error.code == "not_regular_file":
+            return OSError(f"not a regular file: {path}")  # as Pydantic AI's own workspaces say it
         if error.code in ("invalid_args", "encoding"):
             return ValueError(error.message)
         if error.code == "timeout":
@@ -807,8 +810,4 @@ _ERRNO = {
     "approval_required": errno.EACCES,
     "outside_sandbox": errno.EACCES,
     "read_only": errno.EACCES,
-    "not_regular_file": errno.EINVAL,
-    "too_large": errno.EFBIG,
-    "stale": errno.ESTALE,
-    "io": errno.EIO,
 }
