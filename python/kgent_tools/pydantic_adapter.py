@@ -42,6 +42,7 @@ try:
         Tool,
         ToolFailed,
         ToolReturn,
+        messages,
     )
     from pydantic_ai import RunContext as AgentContext
     from pydantic_ai._run_context import get_current_run_context
@@ -70,7 +71,7 @@ from kgent_tools import (
 from kgent_tools._core import build_workspace, built_in_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from pydantic_ai import AgentRunResult
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
@@ -87,15 +88,45 @@ if TYPE_CHECKING:
     )
 
     Find: TypeAlias = Callable[[AgentContext[Any]], tuple[ToolDefinition, RunContext, dict[str, Any] | None]]
-    Remember: TypeAlias = Callable[[str, dict[str, Any]], None]
+    Settled: TypeAlias = Callable[[AgentContext[Any], ToolResult, RunContext], Awaitable[None]]
 
-__all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "register_toolset"]
+__all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "ToolSettledEvent", "register_toolset"]
 
 logger = logging.getLogger(__name__)
 
 STOP_INTERVAL_S = 0.05
 T = TypeVar("T")
 MAX_OPEN_QUESTIONS = 1000
+
+
+HAS_EVENTS = hasattr(messages, "CapabilityEvent")
+if not HAS_EVENTS:
+    __all__.remove("ToolSettledEvent")
+
+if TYPE_CHECKING or HAS_EVENTS:
+
+    @dataclass(kw_only=True)
+    class ToolSettledEvent(messages.CapabilityEvent, namespace="kgent", name="tool_settled"):
+        """A call of one of `Kgent`'s tools ended and is on record, under the same `tool_call_id`.
+
+        It comes in the agent's event stream where Pydantic AI has typed events (2.45 does, 2.30 does not). Like the record
+        it holds no secrets.
+        """
+
+        run_id: str
+        """The run whose records tell the rest."""
+        status: str
+        """`completed`, `failed`, `blocked`, `timeout` or `cancelled`."""
+        code: str | None
+        """The error's, such as `denied`, or `approval_required` of a call that waits for its approval."""
+        summary: str
+        """One line."""
+        artifacts: list[str]
+        """Sandbox paths of stored large outputs."""
+        layer: str | None
+        """The layer of the policy that blocked the call."""
+        rule: str | None
+        """Its rule."""
 
 
 class KgentToolset(FunctionToolset[Any]):
@@ -192,21 +223,21 @@ def _bound(tools: Iterable[ToolDefinition], context: RunContext) -> list[Tool[An
     return [bind(definition) for definition in tools]
 
 
-def _tool(definition: ToolDefinition, find: Find, remember: Remember | None = None) -> Tool[Any]:
+def _tool(definition: ToolDefinition, find: Find, settled: Settled | None = None) -> Tool[Any]:
     """A tool as agents see `definition`.
 
     `find` says, in a worker thread, what is called, in which run, and what this process was asked before if the call is
-    approved; `remember` gets a call's id and what it asks.
+    approved; `settled` gets what came of it.
     """
 
     async def call(ctx: AgentContext[Any], /, **args: Any) -> ToolReturn[Any]:
         try:
             result, context = await _settle(definition, find, _payload(args), ctx)
+            if settled is not None:
+                await settled(ctx, result, context)
             if result.error is None:
                 return ToolReturn(_content(result), metadata=context.redact(result.to_dict()))
             failure = _failure(result.error, ctx)
-            if remember is not None and ctx.tool_call_id is not None and isinstance(failure, ApprovalRequired):
-                remember(ctx.tool_call_id, failure.metadata or {})
         except ToolFailed:
             raise
         except Exception as error:
@@ -437,7 +468,26 @@ class Kgent(AbstractCapability[Any]):
                 raise ToolFailed(f"stale_tool: there is no tool `{name}` any more")
             return run.tools[name], run.context, asked
 
-        return _tool(definition, find, self._remember)
+        return _tool(definition, find, self._settled)
+
+    async def _settled(self, ctx: AgentContext[Any], result: ToolResult, context: RunContext) -> None:
+        """Tells whoever streams the agent run what came of a call."""
+        error = result.error
+        if error is not None and error.code == "approval_required" and ctx.tool_call_id is not None:
+            self._remember(ctx.tool_call_id, error.details or {})
+        if HAS_EVENTS:
+            said = context.redact({"summary": result.summary, "details": (error and error.details) or {}})
+            event = ToolSettledEvent(
+                run_id=context.run_id,
+                status=error.status if error else "completed",
+                code=error.code if error else None,
+                summary=said["summary"],
+                artifacts=list(result.artifacts),
+                layer=said["details"].get("layer"),
+                rule=said["details"].get("rule"),
+            )
+            with suppress(UserError):  # a durable engine's activity has no stream
+                await ctx.emit(event)
 
     def _remember(self, call_id: str, request: dict[str, Any]) -> None:
         """Keeps what was asked until its answer comes in another agent run; the oldest questions are forgotten."""

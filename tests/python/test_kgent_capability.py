@@ -1,8 +1,10 @@
 """`Kgent` as agents carry it: its runs, what it tells the model, approvals that come in a later agent run, agent specs."""
 
 import asyncio
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +29,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from support import parse_lines
 
-from kgent_tools import ConfigError, KgentError, RunError, ToolRegistry, tool, verify_run
+from kgent_tools import ConfigError, KgentError, RunError, ToolRegistry, pydantic_adapter, tool, verify_run
 from kgent_tools.pydantic_adapter import Kgent
+
+NEWER = importlib.util.find_spec("pydantic_ai.workspaces") is not None and pydantic_adapter.HAS_EVENTS
 
 ASK = {"permissions": {"filesystem_write": "ask"}}
 WRITE = ("write_file", {"path": "new.md", "content": "x"})
@@ -293,3 +297,17 @@ def test_a_user_s_program_runs(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
     expected = "['add completed', 'list_files completed', 'shout completed']\nstr True\n"
     assert (ran.stdout, ran.stderr) == (expected, "")
+
+
+@pytest.mark.skipif(not NEWER, reason="this Pydantic AI has no workspaces or typed events yet")
+def test_a_user_s_program_of_newer_things_runs(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("user_program_of_newer.py")
+    ran = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    events = "['list_files completed None None None', 'read_file blocked denied config config: deny * a']\n"
+    assert (ran.stdout, ran.stderr) == (f"{events}b'text'\n", "")
+
+
+def test_every_public_name_is_in_a_user_s_program() -> None:
+    programs = [Path(__file__).with_name(name) for name in ("user_program.py", "user_program_of_newer.py")]
+    words = set(re.findall(r"\w+", "".join(program.read_text(encoding="utf-8") for program in programs)))
+    assert set(pydantic_adapter.__all__) <= words

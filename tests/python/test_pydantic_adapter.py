@@ -178,10 +178,31 @@ def test_ok_gives_content_and_the_result_as_metadata(toolset: KgentToolset) -> N
     json.dumps(answer.metadata)
 
 
-def test_files_become_binary_content(toolset: KgentToolset, workspace: Path) -> None:
-    (workspace / "dot.png").write_bytes(PNG)
-    (answer,) = ask(toolset, ("read_file", {"path": "dot.png"}))
-    assert BinaryContent(data=PNG, media_type="image/png") in answer.content
+@pytest.mark.parametrize(
+    ("media_type", "data"),
+    [
+        ("image/png", PNG),
+        ("image/jpeg", b"\xff\xd8\xff\xe0\0\x10JFIF\0"),
+        ("image/gif", b"GIF89a\1\0\1\0"),
+        ("image/webp", b"RIFF\x1a\0\0\0WEBPVP8L"),
+        ("application/pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"),
+    ],
+)
+def test_files_become_binary_content(toolset: KgentToolset, workspace: Path, media_type: str, data: bytes) -> None:
+    (workspace / "file").write_bytes(data)
+    (answer,) = ask(toolset, ("read_file", {"path": "file"}))
+    assert answer.content == [
+        f"file: {media_type}, {len(data)} bytes",
+        BinaryContent(data=data, media_type=media_type),
+    ]
+
+
+def test_a_file_that_is_too_large_for_a_model_is_told_of(toolset: KgentToolset, workspace: Path) -> None:
+    (workspace / "large.pdf").write_bytes(b"%PDF-1.7\n" + bytes(5 << 20))
+    (answer,) = ask(toolset, ("read_file", {"path": "large.pdf"}))
+    assert answer.outcome == "retried"  # another file, or a part of it as text, may do
+    assert isinstance(answer.content, str)
+    assert "`large.pdf` is a binary file of 5242889 bytes" in answer.content
 
 
 def test_mendable_error_is_retried_then_failed(toolset: KgentToolset) -> None:
