@@ -10,6 +10,7 @@ from kgent_tools._core import RegistrationError, ToolResult
 from kgent_tools.tool import DEPTH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     from kgent_tools._core import PendingCall, RunContext, ToolHandler
@@ -78,12 +79,17 @@ async def _in_thread(handler: ToolHandler, args: Arguments, context: RunContext)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        while True:  # a call that had yet to start is stopped by the next round
-            context.cancel()
-            if work.done():
-                break
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work], timeout=STOP_INTERVAL_S)
-        if not work.cancelled():
-            work.exception()
+        await stopped(work, context.cancel)
         raise
+
+
+async def stopped(work: asyncio.Future[Any], stop: Callable[[], object]) -> None:
+    """Stops what goes on in a thread and waits for its end, which no cancellation hurries."""
+    while True:  # a call that had yet to start is stopped by the next round
+        stop()
+        if work.done():
+            break
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work], timeout=STOP_INTERVAL_S)
+    if not work.cancelled():
+        work.exception()  # looked at, so that the loop does not complain

@@ -24,7 +24,6 @@ import re
 import tempfile
 import threading
 import uuid
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -68,6 +67,7 @@ from kgent_tools import (
     ToolRegistry,
     ToolsConfig,
 )
+from kgent_tools._acall import stopped
 from kgent_tools._core import build_workspace, built_in_names
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ __all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "Tool
 
 logger = logging.getLogger(__name__)
 
-STOP_INTERVAL_S = 0.05
 T = TypeVar("T")
 MAX_OPEN_QUESTIONS = 1000
 
@@ -297,16 +296,13 @@ async def _in_thread(settle: Callable[[], T], calls: list[RunContext], call_id: 
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
+
+        def stop() -> None:
+            for call in calls:
+                call.cancel(call_id)
+
         with anyio.CancelScope(shield=True):
-            while True:  # a call that had yet to start is stopped by the next round
-                for call in calls:
-                    call.cancel(call_id)
-                if work.done():
-                    break
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([work], timeout=STOP_INTERVAL_S)
-        if not work.cancelled():
-            work.exception()
+            await stopped(work, stop)
         raise
 
 
