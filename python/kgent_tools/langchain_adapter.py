@@ -153,18 +153,15 @@ class KgentTool(StructuredTool):
     def _uncallable(self) -> ToolResult:
         # The host's fault, such as a closed context: for its log, not for the model.
         logger.exception("kgent tool %s could not be called", self.name)
-        error = ErrorInfo("internal", "the tool could not be called", "Do not retry; report it.")
-        return ToolResult(False, error.message, error=error)
+        text = "internal: the tool could not be called; do not retry, report it"
+        return ToolResult(False, text, error=ErrorInfo("internal", text))
 
     def _answer(self, result: ToolResult, call_id: str | None) -> tuple[Any, Any]:
         """The content and the artifact; where the call failed, a message, which alone can say so."""
-        artifact = self.context.redact(result.to_dict())
-        if result.error is None:
-            return _content(result), artifact
-        text = f"{result.error.code}: {result.error.message}" + (f"\n{result.error.hint}" if result.error.hint else "")
-        if call_id is None:
-            return text, artifact
-        return ToolMessage(text, tool_call_id=call_id, name=self.name, status="error", artifact=artifact), artifact
+        content, artifact = _content(result), self.context.redact(result.to_dict())
+        if result.error is None or call_id is None:
+            return content, artifact
+        return ToolMessage(content, tool_call_id=call_id, name=self.name, status="error", artifact=artifact), artifact
 
 
 def _request(result: ToolResult) -> dict[str, Any] | None:
