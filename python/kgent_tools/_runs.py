@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from kgent_tools import LogReader, RunError
 
-__all__ = ["LOGS", "Call", "RunLook", "ToolStats", "look_at", "read", "run_folders", "unfinished"]
+__all__ = ["LOGS", "Call", "RunLook", "ToolStats", "escaped", "look_at", "read", "run_folders", "unfinished"]
 
 LOGS = {"tools": "logs/tools.jsonl", "events": "events.jsonl", "errors": "logs/errors.jsonl"}
 
@@ -22,6 +22,11 @@ Watch = Callable[[int], object]
 
 MAX_NUMBER = 2**53
 READ_PER_WATCH = 1000
+
+
+def escaped(text: str) -> str:
+    """Text for a terminal: what a reader does not see, or what moves the cursor, is spelt out."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,10 @@ class Call:
     resource: str
     bytes_in: int
     bytes_out: int
+    rule: str
+    """Layer and rule that decided."""
     decision: str
-    """Layer and rule, where the call was blocked."""
+    """The same, or the layer alone, where the call was blocked."""
     code: str
 
     @staticmethod
@@ -50,7 +57,8 @@ class Call:
         permission, args, error = (_dict(record.get(key)) for key in ("permission", "args", "error"))
         status = _text(record.get("status")) or "?"
         at = _text(record.get("started_at"))
-        decision = _text(permission.get("rule")) or f"{_text(permission.get('layer')) or 'no'} layer"
+        rule = _text(permission.get("rule"))
+        decision = rule or f"{_text(permission.get('layer')) or 'no'} layer"
         return Call(
             record=record,
             id=_text(record.get("id")),
@@ -64,6 +72,7 @@ class Call:
             resource=_text(permission.get("resource")) or _text(args.get("path")),
             bytes_in=_number(record.get("bytes_in")),
             bytes_out=_number(record.get("bytes_out")),
+            rule=rule,
             decision=decision if status == "blocked" else "",
             code=_text(error.get("code")),
         )

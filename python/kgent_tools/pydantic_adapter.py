@@ -24,6 +24,7 @@ import re
 import tempfile
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
@@ -47,6 +48,8 @@ try:
     from pydantic_ai._run_context import get_current_run_context
     from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
     from pydantic_ai.exceptions import UserError
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.usage import RunUsage
     from pydantic_core import ValidationError, to_jsonable_python
@@ -71,9 +74,9 @@ from kgent_tools._acall import stopped
 from kgent_tools._core import build_workspace, built_in_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-    from pydantic_ai import AgentRunResult
+    from pydantic_ai import AgentRunResult, ModelMessage
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
     from pydantic_ai.workspaces import FileEntry, WorkspaceRef
     from pydantic_core import SchemaValidator
@@ -89,8 +92,10 @@ if TYPE_CHECKING:
 
     Find: TypeAlias = Callable[[AgentContext[Any]], tuple[ToolDefinition, RunContext, dict[str, Any] | None]]
     Settled: TypeAlias = Callable[[AgentContext[Any], ToolResult, RunContext], Awaitable[None]]
+    ScriptedCall: TypeAlias = tuple[str, dict[str, Any] | str]
+    Turn: TypeAlias = ScriptedCall | list[ScriptedCall] | str
 
-__all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "ToolSettledEvent", "register_toolset"]
+__all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "register_toolset", "scripted_model"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +104,8 @@ MAX_OPEN_QUESTIONS = 1000
 
 
 HAS_EVENTS = hasattr(messages, "CapabilityEvent")
-if not HAS_EVENTS:
-    __all__.remove("ToolSettledEvent")
+if HAS_EVENTS:
+    __all__ += ["ToolSettledEvent"]
 
 if TYPE_CHECKING or HAS_EVENTS:
 
@@ -857,3 +862,34 @@ _ERRNO = {
     "outside_sandbox": errno.EACCES,
     "read_only": errno.EACCES,
 }
+
+
+def scripted_model(*turns: Turn | Callable[[list[str]], Turn]) -> FunctionModel:
+    """A model for tests, which needs no network: it plays `turns`, one for each request, and then answers `done`.
+
+    Each conversation begins with the first turn, and one that is gone on with where it was.
+
+    Args:
+        turns: A call, as a tool's name and its arguments, a dict or JSON text; a list of calls for one turn; the text of
+            an answer; or a function that makes one of these of the texts that the last calls were answered with.
+    """
+
+    def respond(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        at = sum(isinstance(message, ModelResponse) for message in messages)
+        turn = turns[at] if at < len(turns) else "done"
+        if callable(turn):
+            # Older releases answer a retry with a part of its own.
+            answers = [part for part in messages[-1].parts if getattr(part, "tool_call_id", None)]
+            turn = turn([str(getattr(part, "content", "")) for part in answers])
+        if isinstance(turn, str):
+            return ModelResponse(parts=[TextPart(turn)])
+        return ModelResponse(parts=[ToolCallPart(*call) for call in (turn if isinstance(turn, list) else [turn])])
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        for at, part in enumerate(respond(messages, info).parts):
+            if isinstance(part, ToolCallPart):
+                yield {at: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
+            elif isinstance(part, TextPart):
+                yield part.content
+
+    return FunctionModel(respond, stream_function=stream)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.messages import ToolReturnPart
 from support import SINKS, Box
 
 from kgent_tools import ToolDefinition, ToolFailure, ToolRegistry, ToolResult
-from kgent_tools.pydantic_adapter import KgentToolset
+from kgent_tools.pydantic_adapter import KgentToolset, scripted_model
 
 MARK = "CANARY"
 LONG = "CANARYcanary0123456789CANARYcanary0123456789"
@@ -176,19 +175,15 @@ def test_the_metadata_that_a_framework_keeps(box: Box, kind: str) -> None:
     secret = SECRETS[kind]
     box.put("holds-it", f"before\n{secret}\nafter\n")
     calls = [
-        ToolCallPart("read_file", {"path": "holds-it"}),
-        ToolCallPart("write_file", {"path": "holds-it", "content": f"before\n{secret} and\n"}),
+        ("read_file", {"path": "holds-it"}),
+        ("write_file", {"path": "holds-it", "content": f"before\n{secret} and\n"}),
         # A key of many lines is known by its first: of a search, each row stands for itself.
-        ToolCallPart("grep_files", {"pattern": "." if "\n" not in secret else "before"}),
-        ToolCallPart("read_file", {"path": f"x/{secret}"}),
+        ("grep_files", {"pattern": "." if "\n" not in secret else "before"}),
+        ("read_file", {"path": f"x/{secret}"}),
     ]
 
-    def model(messages: Any, info: Any) -> ModelResponse:
-        asked = [message for message in messages if isinstance(message, ModelResponse)]
-        return ModelResponse(parts=[calls[len(asked)]] if len(asked) < len(calls) else [TextPart("done")])
-
     toolset = KgentToolset(list(box.tools.values()), box.context)
-    agent = Agent(FunctionModel(model), toolsets=[toolset], retries=3)
+    agent = Agent(scripted_model(*calls), toolsets=[toolset], retries=3)
     result = asyncio.run(agent.run("go"))
     returns = [p for m in result.all_messages() for p in m.parts if isinstance(p, ToolReturnPart)]
     assert len([part for part in returns if part.metadata]) == 3

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from kgent_tools import ErrorInfo, MemoryItem, MemoryWriteResult, RunContext, build_toolsets
 from kgent_tools._core import MemoryReview
+from kgent_tools._runs import escaped
 from kgent_tools.cli import cli
-from kgent_tools.cli.terminal import escaped
 
 CLIENT = "test_cli:Client"
 

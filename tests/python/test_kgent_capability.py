@@ -30,22 +30,12 @@ from pydantic_ai.models.test import TestModel
 from support import parse_lines
 
 from kgent_tools import ConfigError, KgentError, RunError, ToolRegistry, pydantic_adapter, tool, verify_run
-from kgent_tools.pydantic_adapter import Kgent
+from kgent_tools.pydantic_adapter import Kgent, scripted_model
 
 NEWER = importlib.util.find_spec("pydantic_ai.workspaces") is not None and pydantic_adapter.HAS_EVENTS
 
 ASK = {"permissions": {"filesystem_write": "ask"}}
 WRITE = ("write_file", {"path": "new.md", "content": "x"})
-
-
-def scripted(*calls: tuple[str, dict[str, Any]]) -> FunctionModel:
-    """A model that makes these calls at once, then ends."""
-
-    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        answered = any(part.part_kind in ("tool-return", "retry-prompt") for part in messages[-1].parts)
-        return ModelResponse(parts=[TextPart("done")] if answered else [ToolCallPart(*call) for call in calls])
-
-    return FunctionModel(respond)
 
 
 def run(agent: Agent[None, Any], prompt: str | None = "go", **options: Any) -> AgentRunResult[Any]:
@@ -70,7 +60,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_each_agent_run_has_a_run_of_its_id_which_is_closed_at_its_end(workspace: Path, runs: Path) -> None:
     kgent = Kgent(workspace, runs=runs)
-    agent = Agent(scripted(("read_file", {"path": "notes.md"})), name="scout", capabilities=[kgent])
+    agent = Agent(scripted_model(("read_file", {"path": "notes.md"})), name="scout", capabilities=[kgent])
     assert not runs.exists()
     first = run(agent)
     before = open_files()
@@ -96,7 +86,7 @@ def test_an_agent_run_without_a_call_leaves_nothing(workspace: Path, runs: Path)
 
 def test_a_shared_run_takes_all_agent_runs_one_after_the_other_and_at_once(workspace: Path, runs: Path) -> None:
     agent = Agent(
-        scripted(("read_file", {"path": "notes.md"})), capabilities=[Kgent(workspace, runs=runs, run_id="shared")]
+        scripted_model(("read_file", {"path": "notes.md"})), capabilities=[Kgent(workspace, runs=runs, run_id="shared")]
     )
     run(agent)
 
@@ -122,18 +112,18 @@ def test_a_run_that_fails_is_closed_too(workspace: Path, runs: Path) -> None:
 
 def test_runs_are_kept_in_the_state_directory(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    result = run(Agent(scripted(("list_files", {})), capabilities=[Kgent(workspace)]))
+    result = run(Agent(scripted_model(("list_files", {})), capabilities=[Kgent(workspace)]))
     assert len(records(tmp_path / "state/kgent_tools/runs" / result.run_id)) == 1
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    result = run(Agent(scripted(("list_files", {})), capabilities=[Kgent(workspace)]))
+    result = run(Agent(scripted_model(("list_files", {})), capabilities=[Kgent(workspace)]))
     assert len(records(tmp_path / "home/.local/state/kgent_tools/runs" / result.run_id)) == 1
 
 
 def test_runs_that_cannot_be_made_end_no_agent_run(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     result = run(
-        Agent(scripted(("list_files", {})), capabilities=[Kgent(workspace, runs=tmp_path / "file")]),
+        Agent(scripted_model(("list_files", {})), capabilities=[Kgent(workspace, runs=tmp_path / "file")]),
     )
     (answer,) = [part for m in result.all_messages() for part in m.parts if part.part_kind == "tool-return"]
     assert str(answer.content).startswith("internal: ")
@@ -196,7 +186,7 @@ def test_every_tool_passes_the_test_model(workspace: Path, runs: Path) -> None:
 
 def test_tools_can_be_prefixed_beside_another_package_s(workspace: Path, runs: Path) -> None:
     agent = Agent(
-        scripted(("kgent_read_file", {"path": "notes.md"})),
+        scripted_model(("kgent_read_file", {"path": "notes.md"})),
         capabilities=[Kgent(workspace, runs=runs).prefix_tools("kgent")],
     )
 
@@ -218,7 +208,7 @@ def test_tools_of_the_application_are_offered_until_they_are_closed(workspace: P
 
     with ToolRegistry.application().register([shout]):
         kgent = Kgent(workspace, runs=runs)
-        agent = Agent(scripted(("shout", {"text": "hi"})), capabilities=[kgent])
+        agent = Agent(scripted_model(("shout", {"text": "hi"})), capabilities=[kgent])
         result = run(agent)
         assert records(runs / result.run_id)[0]["tool"] == "shout"
     (answer,) = [part for m in run(agent).all_messages() for part in m.parts if part.part_kind == "tool-return"]
@@ -235,7 +225,7 @@ def test_an_approval_is_granted_in_the_run_that_asked(
 ) -> None:
     def agent() -> Agent[None, Any]:
         kgent = Kgent(workspace, runs=runs, config=ASK, run_id=run_id)
-        return Agent(scripted(WRITE), capabilities=[kgent], output_type=[str, DeferredToolRequests])
+        return Agent(scripted_model(WRITE), capabilities=[kgent], output_type=[str, DeferredToolRequests])
 
     first = agent()
     asked = run(first)
@@ -256,7 +246,7 @@ def test_an_approval_is_granted_in_the_run_that_asked(
 
 def test_a_denied_approval_reaches_the_model_and_writes_nothing(workspace: Path, runs: Path) -> None:
     kgent = Kgent(workspace, runs=runs, config=ASK)
-    agent = Agent(scripted(WRITE), capabilities=[kgent], output_type=[str, DeferredToolRequests])
+    agent = Agent(scripted_model(WRITE), capabilities=[kgent], output_type=[str, DeferredToolRequests])
     asked = run(agent)
     assert isinstance(asked.output, DeferredToolRequests)
     results = DeferredToolResults(approvals={asked.output.approvals[0].tool_call_id: ToolDenied("not today")})
@@ -275,7 +265,7 @@ def test_an_agent_spec_names_it(workspace: Path, runs: Path) -> None:
         "capabilities": [{"Kgent": {"workspace": str(workspace), "runs": str(runs), "config": ASK}}],
     }
     agent = Agent.from_spec(spec, custom_capability_types=[Kgent])
-    result = run(agent, model=scripted(("read_file", {"path": "notes.md"})))
+    result = run(agent, model=scripted_model(("read_file", {"path": "notes.md"})))
     assert [record["status"] for record in records(runs / result.run_id)] == ["completed"]
 
 

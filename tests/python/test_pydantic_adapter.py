@@ -43,7 +43,7 @@ from kgent_tools import (
     ToolResult,
     build_toolsets,
 )
-from kgent_tools.pydantic_adapter import KgentToolset
+from kgent_tools.pydantic_adapter import KgentToolset, scripted_model
 
 Args = dict[str, Any] | str
 MakeContext = Callable[..., RunContext]
@@ -64,17 +64,6 @@ class Answer:
         self.metadata: Any = part.metadata if isinstance(part, ToolReturnPart) else None
 
 
-def scripted(calls: list[tuple[str, Args]]) -> FunctionModel:
-    """A model that makes these calls, one in each turn."""
-    turns = iter(calls)
-
-    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        call = next(turns, None)
-        return ModelResponse(parts=[TextPart("done")] if call is None else [ToolCallPart(*call)])
-
-    return FunctionModel(respond)
-
-
 def answers(messages: list[ModelMessage]) -> list[Answer]:
     return [Answer(p) for m in messages if m.kind == "request" for p in m.parts if p.part_kind != "user-prompt"]
 
@@ -86,7 +75,7 @@ def run(agent: Agent[None, Any], prompt: str | None = "go", **options: Any) -> A
 
 def ask(toolset: KgentToolset, *calls: tuple[str, Args], **options: Any) -> list[Answer]:
     """Runs an agent that makes these calls; the run always ends well."""
-    result = run(Agent(scripted(list(calls)), name="tester", toolsets=[toolset], **options))
+    result = run(Agent(scripted_model(*calls), name="tester", toolsets=[toolset], **options))
     assert result.output == "done"
     return answers(result.all_messages())
 
@@ -163,7 +152,7 @@ def test_offers_the_definitions_and_says_what_they_touch(toolset: KgentToolset, 
 
 
 def test_name_clashes_are_told_apart_by_a_prefix(toolset: KgentToolset) -> None:
-    agent = Agent(scripted([("kgent_read_file", {"path": "notes.md"})]), toolsets=[toolset.prefixed("kgent")])
+    agent = Agent(scripted_model(("kgent_read_file", {"path": "notes.md"})), toolsets=[toolset.prefixed("kgent")])
     assert answers(run(agent).all_messages())[0].outcome == "success"
 
 
@@ -264,7 +253,7 @@ def test_fault_of_the_host_ends_nothing_and_is_logged(
 
 def approval_agent(make_context: MakeContext) -> tuple[RunContext, Agent[None, str | DeferredToolRequests]]:
     context = make_context({"permissions": {"filesystem_write": "ask"}})
-    model = scripted([("write_file", {"path": "new.md", "content": "x"})])
+    model = scripted_model(("write_file", {"path": "new.md", "content": "x"}))
     toolset = KgentToolset(build_toolsets(context), context)
     return context, Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
 
@@ -379,7 +368,7 @@ def test_every_tool_passes_the_test_model(toolset: KgentToolset) -> None:
 
 def test_ids_and_trace_go_into_the_record(toolset: KgentToolset, context: RunContext) -> None:
     span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
-    agent = Agent(scripted([("list_files", {})]), name="tester", toolsets=[toolset])
+    agent = Agent(scripted_model(("list_files", {})), name="tester", toolsets=[toolset])
     with trace.use_span(span):
         result = run(agent, conversation_id="c-1")
     (record,) = context.records()
@@ -404,7 +393,9 @@ def test_the_loop_runs_while_a_tool_works(context: RunContext) -> None:
         return ToolResult(ok=True, summary="slept")
 
     async def main() -> float:
-        run = asyncio.create_task(Agent(scripted([("slow", {})]), toolsets=[toolset_of(context, slow=slow)]).run("go"))
+        run = asyncio.create_task(
+            Agent(scripted_model(("slow", {})), toolsets=[toolset_of(context, slow=slow)]).run("go")
+        )
         longest = 0.0
         while not run.done():
             before = time.perf_counter()
@@ -423,11 +414,8 @@ def test_calls_of_one_turn_run_in_parallel(context: RunContext) -> None:
         both.wait()
         return ToolResult(ok=True, summary="met")
 
-    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        calls = [ToolCallPart("meet", {}), ToolCallPart("meet", {})]
-        return ModelResponse(parts=calls if len(messages) == 1 else [TextPart("done")])
-
-    result = run(Agent(FunctionModel(respond), toolsets=[toolset_of(context, meet=meet)]))
+    model = scripted_model([("meet", {}), ("meet", {})])
+    result = run(Agent(model, toolsets=[toolset_of(context, meet=meet)]))
     assert [answer.outcome for answer in answers(result.all_messages())] == ["success", "success"]
 
 
@@ -448,7 +436,7 @@ def test_cancelled_run_stops_the_call_and_leaves_its_record(context: RunContext,
         return until_cancelled(context)
 
     async def main() -> None:
-        agent = Agent(scripted([("wait", {})]), toolsets=[toolset_of(context, wait=wait)])
+        agent = Agent(scripted_model(("wait", {})), toolsets=[toolset_of(context, wait=wait)])
         if way == "timeout":
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
@@ -479,8 +467,8 @@ def test_cancelling_one_call_leaves_the_other(context: RunContext, workspace: Pa
 
     async def main() -> None:
         toolset = toolset_of(context, wait=wait, work=work)
-        waits = asyncio.create_task(Agent(scripted([("wait", {})]), toolsets=[toolset]).run("go"))
-        works = asyncio.create_task(Agent(scripted([("work", {})]), toolsets=[toolset]).run("go"))
+        waits = asyncio.create_task(Agent(scripted_model(("wait", {})), toolsets=[toolset]).run("go"))
+        works = asyncio.create_task(Agent(scripted_model(("work", {})), toolsets=[toolset]).run("go"))
         assert await asyncio.to_thread(began.wait, 10)
         waits.cancel()
         assert (await works).output == "done"

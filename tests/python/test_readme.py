@@ -11,12 +11,14 @@ from conftest import MakeContext
 from kgent_tools import build_toolsets
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SUITES = re.findall(r"```python\n# (test_\w+\.py)\n(.*?)```", README, re.DOTALL)
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL)
 FILES = re.findall(r"```yaml\n# (\S+)\n(.*?)```", README, re.DOTALL)
 
 
 def test_readme_has_examples() -> None:
-    assert len(EXAMPLES) == len(re.findall("```python", README)) >= 3
+    assert SUITES
+    assert len(EXAMPLES) + len(SUITES) == len(re.findall("```python", README)) >= 3
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
@@ -25,6 +27,14 @@ def test_example_prints_what_the_readme_says(code: str, output: str, tmp_path: P
         (tmp_path / name).write_text(text, encoding="utf-8")
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == (output, "")
+
+
+@pytest.mark.parametrize(("name", "code"), SUITES)
+def test_suite_passes(name: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin", name]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert re.search(r"^1 passed in ", ran.stdout, re.MULTILINE), ran.stdout
 
 
 def test_tool_table_is_complete(make_context: MakeContext, tmp_path: Path) -> None:

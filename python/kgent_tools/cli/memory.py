@@ -14,7 +14,8 @@ import click
 from kgent_tools import ErrorInfo, KgentError, MemoryWriteResult, ToolsConfig
 from kgent_tools._client_calls import ClientCalls, client_from
 from kgent_tools._core import MemoryReview
-from kgent_tools.cli.terminal import RUN, escaped
+from kgent_tools._runs import escaped
+from kgent_tools.cli.terminal import RUN
 
 __all__ = ["memory"]
 

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kgent_tools import KgentError
+from kgent_tools._runs import escaped
 
-__all__ = ["RUN", "Table", "escaped", "no_answer", "note", "progress", "size", "took"]
+__all__ = ["RUN", "Table", "no_answer", "note", "progress", "size", "took"]
 
 RUN = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 COLOURS = {
@@ -33,11 +34,6 @@ COLOURS = {
     "unreadable": "red",
 }
 LONG_BYTES = 4 << 20
-
-
-def escaped(text: str) -> str:
-    """Text for a terminal: what a reader does not see, or what moves the cursor, is spelt out."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 class Table:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from kgent_tools import EffectivePermissionPolicy, FileContent, RunContext, ToolRegistry, ToolsConfig
-from kgent_tools.cli.terminal import COLOURS, Table, escaped, no_answer, note
+from kgent_tools._runs import escaped
+from kgent_tools.cli.terminal import COLOURS, Table, no_answer, note
 
 __all__ = ["COMMANDS"]
 
