@@ -10,7 +10,7 @@ VERSIONS = [f"3.{minor}" for minor in range(11, 16)]
 # What may differ between Pythons: imports, typing, pickling, fork, the loop. The rest runs on the development build.
 TESTS = [
     f"tests/python/test_{name}.py"
-    for name in ("import", "readme", "pydantic_adapter", "kgent_capability", "registry", "pickle", "fork")
+    for name in ("import", "pydantic_adapter", "kgent_capability", "langchain_adapter", "registry", "pickle", "fork")
 ]
 PROBE = (
     "import ensurepip, sys, sysconfig, venv; assert not sysconfig.get_config_var('Py_GIL_DISABLED');"
@@ -44,10 +44,26 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
+def fresh(base: str, wheel: str) -> None:
+    """As a user has it who did `pip install` with extras and no more: the README's examples, one of them a test suite."""
+    home = Path("build/wheel-tests/fresh")
+    run(base, "-m", "venv", "--clear", home)
+    python = home / "bin" / "python"
+    needed = [f"{wheel}[cli,langchain,pydantic-ai]", "pydantic-ai-slim[spec]", "pytest"]
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", *needed)
+    run(python, "examples/plain.py", home / "include")
+    run(python, "-m", "kgent_tools", "tools", "--workspace", home / "include")
+    run(python, "-c", "import kgent_tools.langchain_adapter")
+    bare = ["-c", "/dev/null", "--rootdir", "tests", "-p", "no:cacheprovider"]
+    output = run(python, "-m", "pytest", "--quiet", "--no-header", *bare, "tests/python/test_readme.py")
+    print(f"README, wheel, newest that the extras admit: {output.splitlines()[-1]}", flush=True)
+
+
 def main(wheel: str) -> None:
     """Prints one line for each version."""
-    for version in VERSIONS:
-        base = find(version)
+    bases = {version: find(version) for version in VERSIONS}
+    fresh(next(base for base in reversed(bases.values()) if base), wheel)
+    for version, base in bases.items():
         if base is None:
             print(f"Python {version}: not on this machine", flush=True)
             continue
@@ -59,7 +75,7 @@ def main(wheel: str) -> None:
         run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--group", "oldest")
         run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
         output = run(python, "-m", "pytest", "--quiet", "--no-header", "-p", "no:cacheprovider", *TESTS)
-        print(f"Python {version}, wheel, oldest Pydantic AI: {output.splitlines()[-1]}", flush=True)
+        print(f"Python {version}, wheel, oldest frameworks: {output.splitlines()[-1]}", flush=True)
 
 
 main(sys.argv[1])

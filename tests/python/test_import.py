@@ -18,6 +18,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 SUBMODULES = {
     "cli",
+    "langchain_adapter",
     "memory",
     "memory_stores",
     "plugins",
@@ -27,7 +28,8 @@ SUBMODULES = {
 
 
 def test_every_name_of_all_is_there_and_nothing_else() -> None:
-    offered = {name for name in vars(kgent_tools) if not name.startswith("_")} - SUBMODULES
+    # pytest, which looks for assertions in packages that bring a plugin, leaves names with `@`.
+    offered = {name for name in vars(kgent_tools) if not name.startswith(("_", "@"))} - SUBMODULES
     assert offered == set(kgent_tools.__all__) - {"__version__"}
 
 
