@@ -302,6 +302,11 @@ def test_on_a_phone_nothing_leaves_the_screen(box: Box, browser: Browser) -> Non
     browser.run("document.querySelector('.call').click()")
     browser.wait("!$('details').hidden")
     assert browser.run("document.documentElement.scrollWidth") <= 360
+    # Below the list, in sight, and nothing cut off.
+    browser.wait("$('details').getBoundingClientRect().bottom <= innerHeight + 1")
+    assert browser.run("$('details').getBoundingClientRect().top >= $('calls').getBoundingClientRect().bottom - 1")
+    assert browser.run("$('details').getBoundingClientRect().bottom <= $('split').getBoundingClientRect().bottom + 1")
+    assert browser.run("scrollY") > 0
 
 
 @pytest.mark.timeout(180)

@@ -139,7 +139,7 @@ function drawTimeline() {
   pen.font = `11px ${style.fontFamily}`;
   pen.fillStyle = colour("soft");
   pen.strokeStyle = colour("line");
-  const step = tick((view.to - view.from) / Math.max(2, Math.floor(wide / 110)));
+  const step = tick((view.to - view.from) / Math.max(2, Math.floor(wide / 80)));
   for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
     const x = Math.round(pad + (at - view.from) * scale) + 0.5;
     pen.beginPath();
@@ -243,7 +243,7 @@ function listenTimeline() {
   canvas.addEventListener("pointerup", (event) => {
     if (held && !held.moved) {
       const call = callAt(event);
-      if (call >= 0) choose(call, true);
+      if (call >= 0) choose(call, true).then(reveal);
     }
     held = null;
   });
@@ -311,7 +311,7 @@ function rowOf(at, high) {
     make("span", { class: "took" }, took(index.took[call])),
     summary);
   row.style.top = `${at * high}px`;
-  row.onclick = () => choose(call);
+  row.onclick = () => choose(call).then(reveal);
   const show = (found) => summary.append(text(found.summary ?? ""));
   const found = record(call);
   if (found instanceof Promise) found.then(show); else show(found);
@@ -358,6 +358,11 @@ function listenList() {
   });
 }
 
+// Where they stand below the list, they are brought into sight.
+function reveal() {
+  $("details").scrollIntoView({ block: "nearest" });
+}
+
 function closeDetails() {
   $("details").hidden = true;
   chosen = -1;
@@ -383,7 +388,7 @@ async function showDetails(call) {
     make("p", {}, text(found.summary ?? "")),
     facts);
   fact("status", make("span", { class: `key ${kind(found.status)}` }, text(found.status ?? "?")));
-  fact("began", found.started_at);
+  fact("began", String(found.started_at ?? "").replace(/^([-\d]{10})T/, "$1 "));
   fact("took", took(index.took[call]));
   fact("agent", found.agent);
   fact("step", found.step);
@@ -430,7 +435,7 @@ async function filter() {
   }
   const tests = paths.filter(Boolean).map(glob);
   const found = [];
-  for (let call = 0; call < total; call++) {
+  for (const call of order) {
     if (tool !== "" && index.tool[call] !== +tool) continue;
     if (status !== "" && index.status[call] !== +status) continue;
     if (named.some((name) => !index.tools[index.tool[call]].toLowerCase().includes(name))) continue;
@@ -604,7 +609,7 @@ async function main() {
   listenTimeline();
   listenList();
   listenFilters();
-  show(Uint32Array.from({ length: total }, (_, call) => call));
+  show(order);
   if (total) await record(0);
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   document.documentElement.dataset.ready = Math.round(performance.now());
