@@ -138,7 +138,8 @@ def test_verify_has_a_status_for_scripts(run: Path) -> None:
     ran("verify", run / "none", status=2)
 
 
-COMMANDS = [["log"], ["log", "--json"], ["stats"], ["stats", "--json"], ["verify"], ["report", "-o", "{out}"]]
+COMMANDS = [["log"], ["log", "--json"], ["stats"], ["stats", "--json"], ["verify"], ["verify", "--json"]]
+COMMANDS += [["report", "-o", "{out}"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -161,7 +162,7 @@ def test_every_command_answers_of_every_kind_of_run(run: Path, tmp_path: Path, c
         with (context.run_dir / LOGS[0]).open("ab") as log:
             log.write(half)
         said = of(context.run_dir, 0)
-        assert "cut" in said or command[0] == "report"
+        assert "cut" in said or 'torn": 1' in said or command[0] == "report"
         with (context.run_dir / LOGS[0]).open("ab") as log:  # as it was, for the run's end
             log.truncate(log.tell() - len(half))
     (run / LOGS[0]).write_bytes(
@@ -178,6 +179,36 @@ def test_every_command_answers_of_every_kind_of_run(run: Path, tmp_path: Path, c
     assert "does not exist" in of(tmp_path / "\x1b[2Jnone", 2)
     assert "is a file" in of(run / LOGS[1], 2)
     assert "cannot be read" in of(tmp_path, 2)
+
+
+def test_so_do_follow_runs_and_memory(run: Path, tmp_path: Path) -> None:
+    with RunContext.create(run.parent, "live") as context:  # being written
+        write = next(t for t in build_toolsets(context) if t.name == "write_memory").handler
+        assert ran("memory", "list", context.run_dir).output == ""
+        write({"content": "tea"}, context)
+        assert "| tea" in ran("memory", "list", context.run_dir).output
+        live, candidates = context.run_dir, context.run_dir / "archive/candidate-memory.jsonl"
+        assert rows(ran("runs", run.parent).output)[1][:5:4] == ["live", "1"]
+    whole = candidates.read_bytes()
+    candidates.write_bytes(b"\x00\xff\n[]\n" + whole + b'{"v":1,"half\x1b')
+    said = ran("memory", "list", live).output
+    assert "| tea" in said
+    assert "line 1 was passed over: it is not JSON" in said
+    candidates.unlink()
+    candidates.mkdir()
+    assert "cannot be read" in ran("memory", "list", live, status=1).output
+    (live / LOGS[0]).write_bytes((live / LOGS[0]).read_bytes() + b'{"half\x1b')
+    assert "cut off" in ran("log", "--follow", live).output  # and ends, as the run was closed
+    (live / LOGS[1]).write_bytes(b'{"half\x1b')
+    assert rows(ran("runs", run.parent).output)[1][:2] == ["live", "open"]
+    (live / LOGS[1]).unlink()
+    (live / LOGS[1]).mkdir()
+    assert rows(ran("runs", run.parent).output)[1][:2] == ["live", "unreadable"]
+    for command in (["log", "--follow"], ["stats"], ["verify"], ["report", "-o", tmp_path / "r.html"]):
+        assert "cannot be read" in ran(*command, live, status=2).output
+    for command in (["log", "--follow"], ["runs"], ["memory", "list"]):
+        assert "does not exist" in ran(*command, tmp_path / "none", status=2).output
+        assert "is a file" in ran(*command, run / LOGS[1], status=2).output
 
 
 @pytest.mark.slow

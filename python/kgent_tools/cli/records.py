@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.cells import cell_len
 
 from kgent_tools import LogReader, verify_run
-from kgent_tools._runs import LOGS, Call, ToolStats, look_at, read, run_folders, unfinished
+from kgent_tools._runs import LOGS, Call, ToolStats, escaped, look_at, read, run_folders, unfinished
 from kgent_tools.cli.terminal import RUN, Table, no_answer, note, progress, size, took
 from kgent_tools.report import write_report
 
@@ -121,7 +122,7 @@ def _log_table() -> Callable[[Call], None]:
 
 def _say_damage(reader: LogReader, log: str) -> None:
     if reader.torn:
-        note(f"{LOGS[log]}: {reader.torn} lines are cut off: by a crash, or one is being written")
+        note(f"{LOGS[log]}: lines cut off: {reader.torn}, by a crash or because one is being written")
     for fault in reader.faults:
         note(f"{LOGS[log]}: {fault['kind']} at byte {fault['at']}, where record {fault['seq']} was expected")
 
@@ -163,7 +164,7 @@ def stats(run: Path, as_json: bool) -> None:
         _show_stats(rows, slowest, denied)
     _say_damage(reader, "tools")
     if begun:
-        note(f"{len(begun)} calls began a change and have no end on record: under way, or cut off by a crash")
+        note(f"changes begun that have no end on record: {len(begun)}, under way or cut off by a crash")
 
 
 def _show_stats(rows: dict[str, dict[str, Any]], slowest: list[Call], denied: Counter[tuple[str, str, str]]) -> None:
@@ -180,7 +181,7 @@ def _show_stats(rows: dict[str, dict[str, Any]], slowest: list[Call], denied: Co
             show(call)
     if denied:
         click.echo("\nBlocked:")
-        table = Table([("calls", 6), ("tool", 13), ("by", 28), ("resource", 0)], right=["calls"])
+        table = Table([("calls", 6), ("tool", 13), ("by", 0), ("resource", 0)], right=["calls"])
         for (decision, tool, resource), count in denied.most_common(DENIED):
             table.row(str(count), tool, decision, resource)
         if len(denied) > DENIED:
@@ -197,7 +198,7 @@ def runs(directory: Path, as_json: bool) -> None:
     """
     with no_answer():
         folders = run_folders(directory)
-    table = None if as_json else _runs_table()
+    table = None if as_json else _runs_table(folders)
     total = sum(_log_bytes(folder, "events") for folder in folders)
     done = 0
     with progress("reading", total) as tell:
@@ -215,10 +216,11 @@ def runs(directory: Path, as_json: bool) -> None:
         note(f"no runs in {str(directory)!r}")
 
 
-def _runs_table() -> Table:
+def _runs_table(folders: list[Path]) -> Table:
     numbers = [("took", 9), ("calls", 6), ("failed", 6), ("blocked", 7)]
     columns = [("run", 0), ("state", 10), ("started", 11), *numbers]
-    return Table(columns, right=[name for name, _ in numbers], colour="state")
+    widest = max((cell_len(escaped(folder.name)) for folder in folders), default=8)
+    return Table(columns, right=[name for name, _ in numbers], colour="state", widest=widest)
 
 
 @click.command()

@@ -39,17 +39,23 @@ LONG_BYTES = 4 << 20
 class Table:
     """Rows in columns, each printed as it comes: cut to the terminal's width, or with tabs and uncut where there is none.
 
-    A column is its heading and its cells; 0 is a column that takes what is left, and numbers are set right.
+    A column is its heading and its cells; columns of 0 share what is left, but for `widest`, and numbers are set right.
     """
 
     def __init__(
-        self, columns: Sequence[tuple[str, int]], *, right: Iterable[str] = (), colour: str = "status"
+        self,
+        columns: Sequence[tuple[str, int]],
+        *,
+        right: Iterable[str] = (),
+        colour: str = "status",
+        widest: int | None = None,
     ) -> None:
         console = Console()
         self._terminal = console.is_terminal
         self._colour = console.color_system is not None
-        used = sum(cells + 1 for _, cells in columns if cells)
-        self._columns = [(name, cells or max(8, console.width - used)) for name, cells in columns]
+        shared = console.width + 1 - sum(cells + 1 for _, cells in columns)
+        room = max(8, shared // max(1, sum(not cells for _, cells in columns)))
+        self._columns = [(name, cells or min(room, widest or room)) for name, cells in columns]
         self._right, self._coloured = set(right), colour
         self._row([name for name, _ in columns], heading=True)
 
@@ -66,13 +72,16 @@ class Table:
         for (name, width), cell in zip(self._columns, cells, strict=True):
             text = cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
             room = " " * (width - cell_len(text))
-            text = room + text if name in self._right else text + room
+            if name in self._right:
+                text = room + text
+            elif len(shown) < len(cells) - 1:
+                text += room
             if heading:
                 text = click.style(text, bold=True)
             elif name == self._coloured and cell in COLOURS:
                 text = click.style(text, fg=COLOURS[cell])
             shown.append(text)
-        click.echo(" ".join(shown).rstrip(), color=self._colour)
+        click.echo(" ".join(shown), color=self._colour)
 
 
 def took(us: float) -> str:

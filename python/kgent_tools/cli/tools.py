@@ -101,7 +101,7 @@ def tools(names: tuple[str, ...], workspace: Path, config: Path | None, as_json:
             click.echo(f"{tool['name']}\n\n{tool['description'].rstrip()}\n")
             click.echo(json.dumps(tool["input_schema"], indent=2))
     else:
-        table = Table([("tool", 14), ("asks for", 18), ("description", 0)])
+        table = Table([("tool", 14), ("asks for", 27), ("description", 0)])
         for tool in chosen:
             asks = ", ".join([str(tool["permission"]), *tool["capabilities"]])
             table.row(tool["name"], asks, tool["description"].split("\n")[0])
