@@ -562,9 +562,14 @@ impl Run {
         }
     }
 
-    /// What is asked for, free of secrets, as events show it.
+    /// A name that came from outside, as events and spans show it: free of secrets, and cut.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        cut(&self.redactor.text(name), MAX_ID_BYTES).to_owned()
+    }
+
+    /// What is asked for, as events show it.
     pub(crate) fn redacted(&self, asks: &[Ask]) -> Vec<serde_json::Value> {
-        let one = |ask: &Ask| serde_json::json!({"action": ask.action, "resource": cut(&self.redactor.text(&ask.resource), MAX_ID_BYTES)});
+        let one = |ask: &Ask| serde_json::json!({"action": ask.action, "resource": self.shown(&ask.resource)});
         asks.iter().take(MAX_SHOWN_ASKS).map(one).collect()
     }
 

@@ -22,8 +22,9 @@ impl CallSpan {
         if !modules.bind(py).contains(intern!(py, "opentelemetry.trace"))? {
             return Ok((Self(None), context.clone()));
         }
-        let info = context.info();
-        let said = (tool, context.run().id(), &info.call_id, &info.conversation_id, &info.agent);
+        let (run, info) = (context.run(), context.info());
+        let shown = |name: &Option<String>| name.as_deref().map(|name| run.shown(name));
+        let said = (run.shown(tool), run.id(), shown(&info.call_id), shown(&info.conversation_id), shown(&info.agent));
         let span = py.import("kgent_tools._span")?.call_method1("begin", said)?;
         if span.is_none() {
             return Ok((Self(None), context.clone()));

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic_ai import Agent
 from pydantic_ai.messages import ToolReturnPart
 from support import SINKS, Box
@@ -66,7 +70,17 @@ def leaks(text: str) -> list[str]:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans of the process, as an exporter gets them."""
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.fixture
+def box(tmp_path: Path, spans: InMemorySpanExporter) -> Iterator[Box]:
     config = {"records": {"redact": ["(?i)internal-[a-z]+"]}, "limits": {"max_output_bytes": 4000}}
     with Box(tmp_path, config) as made:
         made.put("a", "A\n")
@@ -74,6 +88,10 @@ def box(tmp_path: Path) -> Iterator[Box]:
     everything = {sink: (made.run_dir / sink).read_text(encoding="utf-8") for sink in SINKS}
     for sink, text in everything.items():
         assert not leaks(text), f"{sink}: {leaks(text)}"
+    exported = [span.to_json() for span in spans.get_finished_spans()]
+    assert exported
+    for text in exported:
+        assert not leaks(text), leaks(text)
     for artifact in (made.run_dir / "artifacts").iterdir():
         assert not leaks(artifact.name), artifact.name
 
