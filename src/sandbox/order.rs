@@ -291,14 +291,16 @@ mod tests {
     #[test]
     fn a_panic_ends_the_work_of_all() {
         let order: Order<(), ()> = Order::new(NONE, Place::beneath(b""), ());
+        let taken = std::sync::Barrier::new(2);
         let caught = std::thread::scope(|scope| {
             let panics = scope.spawn(|| {
                 let _attendance = order.attend();
                 let _job = order.next(None, &Open).unwrap();
+                taken.wait();
                 std::thread::sleep(Duration::from_millis(5));
                 std::panic::resume_unwind(Box::new("as a defect would"));
             });
-            std::thread::sleep(Duration::from_millis(1));
+            taken.wait();
             scope.spawn(|| assert_eq!(order.next(None, &Open), None));
             panics.join().is_err()
         });

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -131,6 +132,9 @@ def test_the_report_of_a_test_that_fails_has_its_calls(tmp_path: Path) -> None:
         "    ToolRegistry(kgent_run).materialize().call('read_file', {'path': '../x'})\n"
         "    assert kgent_run.run_dir.parent == tmp_path / 'runs'\n"
         "    assert False\n"
+        "def test_harms(kgent_run):\n"
+        "    (kgent_run.run_dir / 'logs/tools.jsonl').unlink()\n"
+        "    assert False\n"
         "def test_passes(kgent_run):\n"
         "    ToolRegistry(kgent_run).materialize().call('list_files', {})\n"
         "def test_has_no_run():\n"
@@ -139,9 +143,11 @@ def test_the_report_of_a_test_that_fails_has_its_calls(tmp_path: Path) -> None:
     )
     ran = pytest_in(tmp_path, "-q")
     assert re.findall(" Calls on record in kgent_run -+\n(.*)\n", ran.stdout) == [
-        "read_file     blocked     outside_sandbox: `../x` is outside the sandbox: `..` leads out of the mount"
+        "read_file     blocked     outside_sandbox: `../x` is outside the sandbox: `..` leads out of the mount",
+        ANY,
     ]
-    assert "2 failed, 1 passed" in ran.stdout
+    assert "cannot be read: RunError(" in ran.stdout
+    assert "3 failed, 1 passed" in ran.stdout
 
 
 @pytest.mark.slow
