@@ -17,7 +17,8 @@ DENY = [{"action": "edit", "resource": "private/**", "effect": "deny"}]
 
 
 def pytest_in(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
+    plain = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin", f"--basetemp={folder / 'tmp'}"]
+    command = [sys.executable, "-m", "pytest", *plain, *args]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 

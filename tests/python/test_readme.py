@@ -30,12 +30,15 @@ def test_example_prints_what_the_readme_says(code: str, output: str, tmp_path: P
     assert (ran.stdout, ran.stderr) == (output, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not entry_points(group="pytest11", name="kgent"), reason="kgent_tools is not installed, only found")
 @pytest.mark.parametrize(("name", "code"), SUITES)
 def test_suite_passes(name: str, code: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(code, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin", name]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    plain = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin", f"--basetemp={tmp_path / 'tmp'}"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plain, name], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (ran.returncode, "1 passed" in ran.stdout) == (0, True), ran.stdout
 
 
