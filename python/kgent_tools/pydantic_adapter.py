@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     Find: TypeAlias = Callable[[AgentContext[Any]], tuple[ToolDefinition, RunContext, dict[str, Any] | None]]
     Settled: TypeAlias = Callable[[AgentContext[Any], ToolResult, RunContext], Awaitable[None]]
     ScriptedCall: TypeAlias = tuple[str, dict[str, Any] | str]
-    Turn: TypeAlias = ScriptedCall | list[ScriptedCall] | str
+    Turn: TypeAlias = ScriptedCall | Sequence[ScriptedCall] | str
 
 __all__ = ["Kgent", "KgentToolset", "KgentWorkspace", "RegisteredToolset", "register_toolset", "scripted_model"]
 
@@ -870,8 +870,8 @@ def scripted_model(*turns: Turn | Callable[[list[str]], Turn]) -> FunctionModel:
     Each conversation begins with the first turn, and one that is gone on with where it was.
 
     Args:
-        turns: A call, as a tool's name and its arguments, a dict or JSON text; a list of calls for one turn; the text of
-            an answer; or a function that makes one of these of the texts that the last calls were answered with.
+        turns: A call, as a tool's name and its arguments, a dict or JSON text; a sequence of calls for one turn; the text
+            of an answer; or a function that makes one of these of the texts that the last calls were answered with.
     """
 
     def respond(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
@@ -883,7 +883,8 @@ def scripted_model(*turns: Turn | Callable[[list[str]], Turn]) -> FunctionModel:
             turn = turn([str(getattr(part, "content", "")) for part in answers])
         if isinstance(turn, str):
             return ModelResponse(parts=[TextPart(turn)])
-        return ModelResponse(parts=[ToolCallPart(*call) for call in (turn if isinstance(turn, list) else [turn])])
+        calls = [turn] if isinstance(turn[0], str) else turn
+        return ModelResponse(parts=[ToolCallPart(*call) for call in cast("Sequence[ScriptedCall]", calls)])
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
         for at, part in enumerate(respond(messages, info).parts):

@@ -17,7 +17,7 @@ from kgent_tools import (
     build_toolsets,
     tool,
 )
-from kgent_tools.pydantic_adapter import Kgent, KgentToolset, RegisteredToolset, register_toolset
+from kgent_tools.pydantic_adapter import Kgent, KgentToolset, RegisteredToolset, register_toolset, scripted_model
 
 
 @tool
@@ -45,10 +45,11 @@ async def toolsets(config: ToolsConfig, skills: SkillRegistry) -> list[str]:
         with registered, session.register([shout]):
             await registered.refresh()
             names: dict[str, str] = {**registered.names, **registered.refused}
-            model = TestModel(call_tools=["f_list_files", "shout", names["add"]])
+            calls = [("f_list_files", "{}"), ("shout", {"text": "a"}), (names["add"], {"a": 1, "b": 2})]
+            model = scripted_model(calls, lambda answers: f"{len(answers)} answers")
             agent = Agent(model, toolsets=[fixed.prefixed("f"), moving])
             output: str = (await agent.run("go")).output
-        assert output
+        assert output == "3 answers"
         return [f"{record['tool']} {record['status']}" for record in context.records()]
 
 
