@@ -1,4 +1,7 @@
-"""Tests one wheel on every Python from 3.11 that this machine has, each time in a virtual environment of its own."""
+"""Tests one wheel on the oldest and the newest Python from 3.11 that this machine has, each in an environment of its own.
+
+`--all`: and on those between.
+"""
 
 import shutil
 import subprocess
@@ -59,18 +62,16 @@ def fresh(base: str, wheel: str) -> None:
     print(f"README, wheel, newest that the extras admit: {output.splitlines()[-1]}", flush=True)
 
 
-def main(wheel: str) -> None:
+def main(wheel: str, *options: str) -> None:
     """Prints one line for each version."""
-    bases = {version: find(version) for version in VERSIONS}
-    fresh(next(base for base in reversed(bases.values()) if base), wheel)
-    for version, base in bases.items():
-        if base is None:
-            print(f"Python {version}: not on this machine", flush=True)
-            continue
+    bases = {version: base for version in VERSIONS if (base := find(version)) is not None}
+    fresh(list(bases.values())[-1], wheel)
+    chosen = list(bases) if "--all" in options else sorted({*list(bases)[:1], *list(bases)[-1:]})
+    for version in chosen:
         home = Path("build/wheel-tests", version)
         python = home / "bin" / "python"
         if not python.exists():
-            run(base, "-m", "venv", "--clear", home)
+            run(bases[version], "-m", "venv", "--clear", home)
             run(python, "-m", "pip", "install", "--quiet", "pip>=25.1")
         run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--group", "oldest")
         run(python, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", wheel)
@@ -78,4 +79,4 @@ def main(wheel: str) -> None:
         print(f"Python {version}, wheel, oldest frameworks: {output.splitlines()[-1]}", flush=True)
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -390,7 +390,7 @@ while not os.path.exists(path + ".stop"):
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_an_editor_and_two_runs_lose_no_update(tmp_path: Path) -> None:
-    total = int(os.environ.get("KGENT_EDITS", "1000"))
+    total = int(os.environ.get("KGENT_EDITS", "500"))
     with Box(tmp_path) as box:
         shared = box.put("shared", "editor 0\n")
         box.put("count", "0\n")

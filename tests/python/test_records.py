@@ -295,7 +295,7 @@ def test_every_error_says_nothing_of_the_host(tmp_path: Path) -> None:
 
 
 # `KGENT_LONG=1`: the 9,600 calls of C52.
-PROCESSES, CALLS = (8, 300) if os.environ.get("KGENT_LONG") == "1" else (4, 100)
+PROCESSES, CALLS = (8, 300) if os.environ.get("KGENT_LONG") == "1" else (4, 50)
 
 
 def work(context: RunContext, who: int) -> None:
